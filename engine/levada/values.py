@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 _LSN: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _MAX_OID: Final = (1 << 32) - 1
+_SKEW: Final = timedelta(seconds=5)
+
+
+def age_of(at: datetime, now: datetime) -> timedelta:
+    """Return how old a time of the machine's clock is, ``timedelta.max`` if the clock was seconds ahead at ``at``.
+
+    So whatever waits for a time to pass is due as soon as a clock that was ahead is right again.
+    """
+    return max(now - at, timedelta()) if at <= now + _SKEW else timedelta.max
 
 
 class Lsn(int):

@@ -13,7 +13,7 @@ from typing import Final
 from tests.histories.batch import Batch
 from tests.histories.findings import Finding, Plan, Tally
 from tests.histories.history import History
-from tests.histories.shrink import shortened
+from tests.histories.shrink import fewest, shortened
 from tests.histories.world import EngineEndedError, Form, World, world
 
 from levada.local.postgres import EmbeddedPostgres
@@ -108,23 +108,27 @@ class Search:
         return [finding for history in histories for finding in self._play([history], plan)]
 
     def _ended(self, histories: Sequence[History], plan: Plan, log: str) -> list[Finding]:
-        """Return what is wrong with one of the histories that end the engine. They are searched by halves."""
+        """Return what is wrong with those of the histories that end the engine. They are searched by halves."""
         self.close()
-        while len(histories) > 1:
-            half = histories[: len(histories) // 2]
-            try:
-                Batch(self.world, plan, patience_s=_SOON_S).play(half)
-                histories = histories[len(half) :]
-            except EngineEndedError:
-                self.close()
-                histories = half
-        return [_ending(histories[0], plan, self.form, log)]
+        one, *others = fewest(histories, lambda some: self._ends(some, plan))
+        together = f"seed {one.seed} together with {', '.join(str(o.seed) for o in others)}: " if others else ""
+        return [_ending(one, plan, self.form, log, together)]
+
+    def _ends(self, histories: Sequence[History], plan: Plan) -> bool:
+        """Return True if the histories end a new engine. One that has played others may end because of those."""
+        try:
+            Batch(self.world, plan, patience_s=_SOON_S).play(histories)
+        except EngineEndedError:
+            return True
+        finally:
+            self.close()
+        return False
 
 
-def _ending(history: History, plan: Plan, form: Form, log: str) -> Finding:
+def _ending(history: History, plan: Plan, form: Form, log: str, together: str = "") -> Finding:
     errors = [line for line in log.splitlines() if "error" in line.lower()] or [log[-300:]]
     codes = [word[1:-1] for word in errors[-1].split() if word.startswith("[") and word.endswith("]")]
-    return Finding("b", codes[-1] if codes else "ended", errors[-1], history, plan, str(form))
+    return Finding("b", codes[-1] if codes else "ended", together + errors[-1], history, plan, str(form))
 
 
 def plan_of(seed: int) -> Plan:

@@ -44,6 +44,20 @@ def shortened(finding: Finding, play: Play) -> Finding | None:
     return best
 
 
+def fewest(histories: Sequence[History], ends: Callable[[Sequence[History]], bool]) -> Sequence[History]:
+    """Return the smallest part, found by halves, that was seen to end the engine.
+
+    It is one history, or several that end it only together. All of them are known to end it, once.
+    """
+    while len(histories) > 1:
+        middle = len(histories) // 2
+        half = next((some for some in (histories[:middle], histories[middle:]) if ends(some)), None)
+        if half is None:
+            break
+        histories = half
+    return histories
+
+
 def _of_fewer_tables(history: History) -> Iterator[History]:
     """Yield the history without each table and of each one alone, also with each statement in a transaction of its own.
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.histories.findings import Finding, Plan
 from tests.histories.history import History, Step
-from tests.histories.shrink import parts_of, shortened
+from tests.histories.shrink import fewest, parts_of, shortened
 
 
 def _finding(history: History, plan: Plan) -> Finding:
@@ -46,3 +46,26 @@ def test_statements_of_one_step() -> None:
     found = shortened(_finding(History(1, (step,)), Plan()), play)
     assert found is not None
     assert [s.sql for s in found.history.steps] == [f"{block}; 3; 7"]
+
+
+@given(st.integers(1, 13), st.data())
+def test_histories_that_end_the_engine(count: int, data: st.DataObject) -> None:
+    """Those that remain have ended it by themselves. A history that does not is never named alone."""
+    histories = [History(seed, ()) for seed in range(count)]
+    needed = set(data.draw(st.sets(st.sampled_from(range(count)), min_size=1, max_size=2)))
+    played: list[Sequence[History]] = [histories]
+
+    def ends(some: Sequence[History]) -> bool:
+        played.append(some)
+        return needed <= {history.seed for history in some}
+
+    found = fewest(histories, ends)
+    assert found in played
+    assert needed <= {history.seed for history in found}
+    assert len(found) == 1 or len(needed) == 2
+
+
+def test_histories_that_end_the_engine_once() -> None:
+    """If no part does it again, all of them are named."""
+    histories = [History(seed, ()) for seed in range(5)]
+    assert fewest(histories, lambda some: False) == histories

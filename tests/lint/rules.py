@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from tests.lint.ages import ages
 from tests.lint.constants import overwritten_constants
 from tests.lint.destinations import destination_names
 from tests.lint.errors import code_names, error_classes, error_codes, error_hints, hint_commands
@@ -44,6 +45,7 @@ from tests.lint.workflows import workflow_jobs_end
 Rule = Callable[[Tree], Iterator[Finding]]
 
 RULES: Final[tuple[Rule, ...]] = (
+    ages,
     alerts_page,
     api_page,
     benchmarks_page,

@@ -25,6 +25,13 @@ NAMING = {
     "pyproject.toml": '[project.entry-points."levada.destinations"]\niceberg = "levada.destinations.iceberg:Iceberg"\n',
     **dict.fromkeys(ALLOWED, 'LOGGER = "pyiceberg"\n'),
 }
+AGES = {"engine/levada/b.py": "def f(now: float):\n    return now - at > 1", "operator/b.py": ""}
+STORED = (
+    "def f(at, now: datetime):\n    return now - at > DAY",
+    "def f(self):\n    return datetime.now(UTC) - self.at < DAY",
+    "def f(observed):\n    return observed.now - at < DAY",
+    "def f(at):  now = _utcnow()\ndef g(): now, x = datetime.now(UTC), 1; return (now - at).total_seconds() > 3",
+)
 AREA = "docs/guarantees/a.toml"
 HELD = {
     "tests/test_a.py": "@pytest.mark.skip(reason)\ndef test_c(): ...\ndef test_a(): ...\ndef helper(): ...",
@@ -120,6 +127,17 @@ FAULTS = (
     edited("commands-of-contributing", "CONTRIBUTING.md", "`make test`", "`make tests`"),
     edited("commands-of-contributing", "CONTRIBUTING.md", "-m levada.spec.reference", "-m levada.spec.references"),
     edited("contracts-on-pages", "CONTRIBUTING.md", "`levada.spec`", "`levada.cli`", "CONTRIBUTING.md:0"),
+    few(
+        "ages",
+        {**AGES, "engine/levada/a.py": "\ndef f(at, now: datetime):\n    return now - at > DAY"},
+        "engine/levada/a.py:3",
+    ),
+    few(
+        "ages",
+        {**AGES, "operator/a.py": "def f(self):\n    return datetime.now(UTC) - self.at < DAY"},
+        "operator/a.py:2",
+    ),
+    *(few("ages", {**AGES, "operator/a.py": text}, "operator/a.py:2") for text in STORED),
     few("destination-names", {**NAMING, "engine/levada/a.py": "\nICEBERG = 1"}, "engine/levada/a.py:2"),
     few("destination-names", {**NAMING, "engine/levada/logs.py": ""}, "engine/levada/logs.py:0"),
     errors("error-classes", "docs/errors.md", "| `slot_lost` | The slot is gone. Transient. | Copy again. |\n"),

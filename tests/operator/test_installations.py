@@ -71,6 +71,29 @@ def test_pipelines_of_an_operator_that_is_gone_are_taken_over(found: dict[str, A
     assert manager(Leases(found), "other/levada-operator") == ""
 
 
+@pytest.mark.parametrize("ahead_s", [3600, 400 * 86_400])
+def test_a_lease_of_the_future_ends_when_it_is_no_longer_renewed(ahead_s: float) -> None:
+    """A clock that is ahead keeps no installation alive that is gone, and ends none that renews its Lease."""
+    leases, now = Leases(renewed(-ahead_s)), 0.0
+
+    async def script() -> list[bool]:
+        nonlocal now
+        with ThreadPoolExecutor(1) as executor:
+            installations = Installations(leases, executor, "mine/levada-operator", lambda: now)  # type: ignore[arg-type]  # it reads alone
+            stateful_set, alive = {"metadata": {"annotations": {OPERATOR: "other/levada-operator"}}}, list[bool]()
+            for second in (0, 20, 40, 80):
+                now = second
+                if second == 20:
+                    leases.found = renewed(-ahead_s)
+                alive.append(bool(await installations.manager_of({"metadata": {}}, stateful_set)))
+            # The clock is right again, so that the next renewal is before the last one.
+            leases.found = renewed(2)
+            now = 100
+            return [*alive, bool(await installations.manager_of({"metadata": {}}, stateful_set))]
+
+    assert asyncio.run(script()) == [True, True, True, False, True]
+
+
 def test_pipeline_without_a_stateful_set_is_its_last_writers() -> None:
     """The first spec of a Pipeline may be refused, so that only its status shows who serves it."""
     status = {"operator": "other/levada-operator"}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from levada.apply.backlog import Pending
+from levada.runtime.config import RetryLimits
 from levada.runtime.job import Job
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync_steps import Step
@@ -68,11 +69,11 @@ def test_the_phase_that_follows(
 
 def test_a_retry_is_due_when_its_delay_has_passed() -> None:
     """A table that waits for a user has no retry."""
-    assert retry_is_due(PARKED, NOW)
-    assert not retry_is_due(PARKED, NOW - timedelta(microseconds=1))
-    assert retry_is_due(PARKED, NOW - timedelta(days=400)), "the clock was ahead when the table was parked"
-    assert not retry_is_due(replace(PARKED, retry_policy=RetryPolicy.MANUAL_RETRY), NOW)
-    assert not retry_is_due(Ready(), NOW)
+    limits = RetryLimits()
+    assert retry_is_due(PARKED, NOW, limits)
+    assert not retry_is_due(PARKED, NOW - timedelta(microseconds=1), limits)
+    assert not retry_is_due(replace(PARKED, retry_policy=RetryPolicy.MANUAL_RETRY), NOW, limits)
+    assert not retry_is_due(Ready(), NOW, limits)
 
 
 def test_a_table_that_waits_for_a_user_has_missed_nothing() -> None:

@@ -41,7 +41,7 @@ class Tables:
     def retried(self) -> list[int]:
         """Return the numbers of the tables that are retried now. They are Ready afterwards."""
         self.outage.choose(self.records, LIMITS, self.now)
-        due = [n for n, r in enumerate(self.records) if self.outage.retry_is_due(r, self.clock)]
+        due = [n for n, r in enumerate(self.records) if self.outage.retry_is_due(r, self.clock, LIMITS)]
         for n in due:
             self.outage.retried(self.records[n].id)
             self.records[n].phase = Ready()

@@ -122,7 +122,7 @@ def test_the_next_range_has_the_rows_of_two_seconds() -> None:
 def test_a_failed_attempt_rests_too() -> None:
     """A range that gave way to a statement has kept the source busy all the same."""
     found = running(samples.table("a", proof=samples.proof(problem="yielded", range_seconds=3.0)))
-    assert rests_until(found, WEEK) == samples.seconds(297)
+    assert rests_until(found, WEEK, samples.NOON) == samples.seconds(297)
 
 
 def test_a_pass_ends_with_the_age_of_its_begin() -> None:

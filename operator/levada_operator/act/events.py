@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from levada.values import age_of
 from levada_operator.decide.conditions import shortened, timestamp
 from levada_operator.decide.events import EVENT_REASONS, EventDraft
 from levada_operator.names import API_VERSION, FIELD_MANAGER, digest
@@ -39,7 +40,7 @@ class EventAggregator:
         draft = about.draft
         key = (about.uid, draft.reason, "" if draft.reason in _ONE_OF_ALL_MESSAGES else draft.message)
         count, first, last = self._recorded.get(key, (0, now, None))
-        if last is not None and now - last < REPEAT_AFTER:
+        if last is not None and age_of(last, now) < REPEAT_AFTER:
             return None
         if len(self._recorded) > _MAX_REMEMBERED:
             self._recorded.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
+from levada.values import age_of
 from levada_operator.decide.comparison import content_digest
 from levada_operator.kube.interface import RequestFailed
 from levada_operator.observe.objects import Body, ObjectKey, Refusal
@@ -25,7 +26,7 @@ class RefusalCache:
     def known(self, namespace: str, body: Body, now: datetime) -> Refusal | None:
         """Return the refusal of an object with the same content if it is less than `_RETRY_AFTER` old, else None."""
         refused = self._refused.get((namespace, key_of(body)))
-        if refused is None or refused[1] != content_digest(body) or now - refused[0] >= _RETRY_AFTER:
+        if refused is None or refused[1] != content_digest(body) or age_of(refused[0], now) >= _RETRY_AFTER:
             return None
         return refused[2]
 
@@ -40,7 +41,7 @@ class RefusalCache:
             self._failing_since.pop((namespace, key), None)
             return None
         since = self._failing_since.setdefault((namespace, key), now)
-        if not error.refused and now - since < _REFUSED_AFTER:
+        if not error.refused and age_of(since, now) < _REFUSED_AFTER:
             return None
         if len(self._refused) >= _MAX_REMEMBERED:
             self._refused.clear()

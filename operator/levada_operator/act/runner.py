@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
+from levada.values import age_of
 from levada_operator.act.budget import WriteBudget
 from levada_operator.act.events import About, EventAggregator, namespace_event
 from levada_operator.act.metrics import EVENTS, POSTPONED, WRITES
@@ -248,7 +249,7 @@ class Runner:
                 await self._budget.take(namespace)
         else:
             last = self._status_written_at.get((namespace, write.key))
-            early = last is not None and now - last < _COUNTERS_EVERY[write.key.kind]
+            early = last is not None and age_of(last, now) < _COUNTERS_EVERY[write.key.kind]
             if early or not self._budget.take_spare():
                 POSTPONED.inc()
                 return False

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable
 from concurrent.futures import Executor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from levada_operator.kube.interface import Cluster, RequestFailed
@@ -21,8 +21,8 @@ from levada_operator.observe.objects import Body, read_time
 
 _log = logging.getLogger(__name__)
 
-_ALIVE_FOR: Final = timedelta(seconds=60)
-"""The age of a renewal until which its holder counts as alive. Clocks of nodes may differ by seconds."""
+_ALIVE_FOR_S: Final = 60.0
+"""The seconds without a renewal after which the holder of a Lease no longer counts as alive."""
 _LOOK_EVERY_S: Final = 15.0
 _MAX_KNOWN: Final = 1000
 _LEASE: Final = re.compile(r"[a-z0-9][-a-z0-9]{0,62}/[a-z0-9][-.a-z0-9]{0,252}")
@@ -38,6 +38,8 @@ class Installations:
         self._mine = mine
         self._clock = clock
         self._known: dict[str, tuple[float, bool | None]] = {}
+        self._renewals: dict[str, tuple[str, float]] = {}
+        """The last renewal that was read of each Lease, and when it was first read, of the monotonic clock."""
 
     async def manager_of(self, pipeline: Body, stateful_set: Body | None) -> str:
         """Return the other living installation that manages a Pipeline, or an empty string.
@@ -62,22 +64,41 @@ class Installations:
         if self._clock() - at >= _LOOK_EVERY_S:
             namespace, _, name = other.partition("/")
             read = asyncio.get_running_loop().run_in_executor
-            alive = await read(self._executor, self._renews, namespace, name)
+            renewal = await read(self._executor, self._renewal, namespace, name)
             if len(self._known) > _MAX_KNOWN:
                 self._known.clear()
+                self._renewals.clear()
+            alive = None if renewal is None else self._is_recent(other, renewal)
             self._known[other] = self._clock(), alive
         return alive
 
-    def _renews(self, namespace: str, name: str) -> bool | None:
-        """Return True if the Lease was renewed lately, None if it cannot be read: this operator may lack the right."""
+    def _is_recent(self, other: str, renewal: str) -> bool:
+        """Return True if a Lease was renewed lately.
+
+        Only the first look compares two clocks. A time of the future counts then, because the Lease may be renewed by a
+        clock that is ahead. After that it counts for how long the Lease is seen unchanged.
+        """
+        try:
+            at = read_time(renewal)
+        except (ValueError, OverflowError):
+            return False
+        before, since = self._renewals.get(other, ("", self._clock()))
+        if before != renewal:
+            since = self._clock()
+            if not before and (age_s := (datetime.now(UTC) - at).total_seconds()) > 0:
+                since -= age_s
+            self._renewals[other] = renewal, since
+        return self._clock() - since < _ALIVE_FOR_S
+
+    def _renewal(self, namespace: str, name: str) -> str | None:
+        """Return the text of a Lease's last renewal, empty without a holder.
+
+        None if it cannot be read: this operator may lack the right.
+        """
         try:
             lease = self._cluster.get("Lease", namespace, name)
         except RequestFailed as error:
             _log.warning("cannot read the Lease %s/%s of another operator: %s", namespace, name, error)
             return None
         spec = (lease or {}).get("spec") or {}
-        try:
-            renewed = read_time(str(spec.get("renewTime") or ""))
-        except (ValueError, OverflowError):
-            return False
-        return bool(spec.get("holderIdentity")) and datetime.now(UTC) - renewed < _ALIVE_FOR
+        return str(spec.get("renewTime") or "") if spec.get("holderIdentity") else ""

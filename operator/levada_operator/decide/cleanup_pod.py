@@ -16,7 +16,7 @@ START_DEADLINE: Final = timedelta(seconds=60)
 def start_failure(observed: Observed, reason: str) -> PodFailure | None:
     """Return the failure of that reason once it has lasted for `START_DEADLINE`, else None."""
     for pod in observed.pods:
-        old = observed.now - pod.created > START_DEADLINE
+        old = abs(observed.now - pod.created) > START_DEADLINE
         if pod.role == CLEANUP_ROLE and old and pod.failure is not None and pod.failure.reason == reason:
             return pod.failure
     return None

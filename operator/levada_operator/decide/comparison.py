@@ -10,7 +10,7 @@ from levada.spec import parse_quantity
 from levada_operator.names import APPLIED, digest
 from levada_operator.observe.objects import Body
 
-_VOLATILE: Final = frozenset({"progressAt", "sampledAt", "appliedLsn", "lastTransitionTime"})
+_VOLATILE: Final = frozenset({"progressAt", "sampledAt", "appliedLsn"})
 """Fields that change all the time. They are written only together with another change."""
 _COUNTERS: Final = {
     "display",

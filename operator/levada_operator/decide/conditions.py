@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from levada.status import GuardPolicy
+from levada.values import age_of
+from levada_operator.observe.objects import read_time
 
 PIPELINE_REASONS: Final[dict[str, tuple[str, ...]]] = {
     "Ready": (
@@ -114,8 +116,8 @@ def conditions_json(
 ) -> list[dict[str, Any]]:
     """Return conditions in Kubernetes' format.
 
-    ``before`` are the stored conditions. lastTransitionTime is kept where the condition's status is the same, and
-    observedGeneration where the condition trails.
+    ``before`` are the stored conditions. lastTransitionTime is kept where the condition's status is the same, unless
+    it is in the future, and observedGeneration where the condition trails.
     """
     since = {c["type"]: (c.get("status"), c.get("lastTransitionTime"), c.get("observedGeneration")) for c in before}
     written = []
@@ -130,11 +132,16 @@ def conditions_json(
                 "status": status,
                 "reason": condition.reason,
                 "message": shortened(condition.message, MAX_MESSAGE),
-                "lastTransitionTime": at if was == status and at else timestamp(now),
+                "lastTransitionTime": at if was == status and _has_passed(at, now) else timestamp(now),
                 "observedGeneration": min(last, generation) if condition.trails else generation,
             }
         )
     return written
+
+
+def _has_passed(at: str | None, now: datetime) -> bool:
+    """Return False for no time, and for one that a clock wrote which was ahead."""
+    return bool(at) and age_of(read_time(at or ""), now) < timedelta.max
 
 
 def stored_condition(of: str, status: Mapping[str, Any]) -> Condition:

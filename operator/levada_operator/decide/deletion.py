@@ -137,7 +137,7 @@ def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     if any(j.failed for j in jobs):
         return f"the clean-up failed{_last_error(observed)}"
     refused = observed.creation_failures.get(ObjectKey("Job", cleanup_name(observed.pipeline.name)))
-    if refused is not None and any(observed.now - j.created > START_DEADLINE for j in jobs):
+    if refused is not None and any(abs(observed.now - j.created) > START_DEADLINE for j in jobs):
         return f"the pod of the clean-up cannot be created: {creation_text(refused, observed.pipeline.namespace)}"
     if any(t.code in LOGIN_ERRORS for t in _terminations(observed)):
         return f"the clean-up cannot log in{_last_error(observed)}"

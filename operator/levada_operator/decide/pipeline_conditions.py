@@ -291,6 +291,7 @@ def stalled(observed: Observed, acceptance: Acceptance, others: dict[str, Condit
                     if c["status"] == "False"}  # fmt: skip
     for type_ in _MAY_STALL:
         failure, since = others[type_], failed_since.get(type_)
+        # either way: a condition's time of the future is replaced
         if failure.status is False and since and observed.now - read_time(since) > deadline:
             return Condition(of, True, failure.reason, failure.message)
     return Condition(of, False, "NotStalled")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC
 from typing import Any, Final
 
+from levada.values import age_of
 from levada_operator.decide.acceptance import Acceptance
 from levada_operator.decide.conditions import Condition, conditions_json, shortened, timestamp
 from levada_operator.decide.phase import pipeline_phase
@@ -97,7 +98,7 @@ def _is_outdated(observed: Observed, acceptance: Acceptance, before: Mapping[str
     asks = observed.driver is not None and observed.driver.ready
     if asks or "sampledAt" not in before:
         return False
-    return observed.now - read_time(before["sampledAt"]) > longest_age(observed, acceptance.manifests)
+    return age_of(read_time(before["sampledAt"]), observed.now) > longest_age(observed, acceptance.manifests)
 
 
 def _without_figures(slot: Mapping[str, Any]) -> dict[str, Any]:

@@ -234,6 +234,7 @@ def _has_just_connected(observed: Observed) -> bool:
         return False
     for known in observed.pipeline.status.get("conditions", ()):
         if known["type"] == "SourceReachable" and known["status"] == "True":
+            # either way: a condition's time of the future is replaced
             return observed.now - read_time(known["lastTransitionTime"]) <= _CONNECTED_FOR
     return True
 

@@ -59,7 +59,7 @@ def limit_updates(
 def is_updating(stateful_set: Body, pod: Body | None, now: datetime, deadline: timedelta) -> bool:
     """Return True while an updated driver is not Ready yet and its deadline has not passed."""
     updated_at = update_time(stateful_set)
-    # A time in the future was written by hand, and would hold a turn for ever.
+    # either way: a time in the future was written by hand, or by a clock that was ahead, and would hold a turn for ever
     if updated_at is None or not _runs(stateful_set) or not -_SKEW <= now - updated_at <= deadline:
         return False
     status, metadata = stateful_set.get("status") or {}, stateful_set["metadata"]

@@ -10,6 +10,7 @@ from levada import codes
 from levada.errors import NeedsOperator
 from levada.spec import Manifests
 from levada.status import SlotProgress, read_slot
+from levada.values import age_of
 from levada_operator.desired.jobs import LAG_ROLE
 from levada_operator.names import driver_name, lag_name
 from levada_operator.observe.observed import Observed
@@ -68,7 +69,7 @@ def _logged_in_since(observed: Observed, probe: PodState) -> bool:
 
 def outdated_since(observed: Observed, sample: SlotSample, manifests: Manifests | None) -> datetime | None:
     """Return when a sample was taken that is older than twice its interval, and so is unknown by now, else None."""
-    return sample.taken_at if observed.now - sample.taken_at > longest_age(observed, manifests) else None
+    return sample.taken_at if age_of(sample.taken_at, observed.now) > longest_age(observed, manifests) else None
 
 
 def longest_age(observed: Observed, manifests: Manifests | None) -> timedelta:
@@ -115,7 +116,9 @@ def lag_turn(observed: Observed, manifests: Manifests) -> int | None:
         return None
     turn = int(observed.now.timestamp()) // every
     known = {j.name for j in observed.jobs if j.role == LAG_ROLE}
-    recent = any(observed.now - j.created < timedelta(seconds=every) / 2 for j in observed.jobs if j.role == LAG_ROLE)
+    recent = any(
+        abs(observed.now - j.created) < timedelta(seconds=every) / 2 for j in observed.jobs if j.role == LAG_ROLE
+    )
     return None if recent or lag_name(observed.pipeline.name, turn) in known else turn
 
 
@@ -131,5 +134,5 @@ def _driver_is_down(observed: Observed, manifests: Manifests, patience: timedelt
         return pod is None
     if pod is None:
         made = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name)) is not None
-        return made and observed.now - observed.pipeline.created > patience
-    return pod.failure is not None or (not pod.ready and observed.now - pod.created > patience)
+        return made and abs(observed.now - observed.pipeline.created) > patience
+    return pod.failure is not None or (not pod.ready and abs(observed.now - pod.created) > patience)

@@ -59,6 +59,7 @@ def unreported_since(observed: Observed) -> datetime | None:
     for last in observed.pipeline.status.get("conditions", ()):
         if last["type"] == "Replicating" and last["status"] != "True":
             since = read_time(last["lastTransitionTime"])
+            # either way: a condition's time of the future is replaced
             return None if asks and observed.now - since < STALE_AFTER else since
     return None if asks else observed.now
 

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from levada.status import Progress
+from levada.values import age_of
 from levada_operator.names import (
     API_VERSION,
     DEFAULT_STORAGE_CLASS,
@@ -279,7 +280,7 @@ class ClusterCache:
         for body in bodies:
             if (owner := self.owner_of(body)) is not None:
                 there.add((owner, ObjectKey(body["kind"], body["metadata"]["name"])))
-        self._written_at = {k: at for k, at in self._written_at.items() if now - at < _TRUST_WRITES_FOR}
+        self._written_at = {k: at for k, at in self._written_at.items() if age_of(at, now) < _TRUST_WRITES_FOR}
         for owner, mine in self._children.items():
             for key in [k for k in mine if k.kind == kind and owner.namespace == namespace]:
                 if (owner, key) not in there and (owner, key) not in self._written_at:
@@ -301,7 +302,7 @@ class ClusterCache:
         there = {body["metadata"]["name"] for body in bodies} | unread.keys()
         known: Mapping[Any, Body] = self.pipelines if kind == "Pipeline" else self.table_syncs
         for place in [place for place in known if place[0] == namespace and place[1] not in there]:
-            if now - read_time(known[place]["metadata"]["creationTimestamp"]) > _TRUST_WRITES_FOR:
+            if abs(now - read_time(known[place]["metadata"]["creationTimestamp"])) > _TRUST_WRITES_FOR:
                 self.drop(kind, *place)
         self.record_faults(namespace, kind, [text for _, text in faults])
 
@@ -340,8 +341,10 @@ class ClusterCache:
 
     def record_progress(self, key: PipelineKey, report: ProgressReport) -> None:
         """Store a driver's progress. Record the time if its position changed."""
-        before = self._reports.get(key)
-        if before is None or _position(before.progress) != _position(report.progress):
+        before, moved_at = self._reports.get(key), self._moved_at.get(key, report.fetched_at)
+        # A time of the future is of a clock that was ahead.
+        ahead = moved_at > report.fetched_at
+        if before is None or ahead or _position(before.progress) != _position(report.progress):
             self._moved_at[key] = report.fetched_at
         self._reports[key] = report
         self._unreadable.pop(key, None)

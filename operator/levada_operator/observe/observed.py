@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from levada.status import Progress
+from levada.values import age_of
 from levada_operator.names import driver_pod
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import (
@@ -71,7 +72,8 @@ class Observed:
         pod = next((p for p in self.pods if p.name == driver_pod(self.pipeline.name)), None)
         if pod is None or pod.failure is None or pod.failure.runs_since is None:
             return pod
-        passed = self.now - pod.failure.runs_since > FAILURE_HELD_FOR
+        # The node's clock may have been ahead when the container started.
+        passed = abs(self.now - pod.failure.runs_since) > FAILURE_HELD_FOR
         return replace(pod, failure=None) if passed else pod
 
     @property
@@ -82,6 +84,6 @@ class Observed:
     @property
     def fresh_progress(self) -> Progress | None:
         """The driver's progress, or None if the report is older than `STALE_AFTER`."""
-        if self.report is None or self.now - self.report.fetched_at > STALE_AFTER:
+        if self.report is None or age_of(self.report.fetched_at, self.now) > STALE_AFTER:
             return None
         return self.report.progress

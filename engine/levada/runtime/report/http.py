@@ -41,7 +41,7 @@ from levada.runtime.report.responses import (
 )
 from levada.runtime.report.verifications import Verifications
 from levada.status import History, PipelineState, Progress
-from levada.values import PipelineOwner
+from levada.values import PipelineOwner, age_of
 
 _log = logging.getLogger(__name__)
 
@@ -278,7 +278,7 @@ def not_ready(progress: Progress | None, now: datetime) -> str:
         return "the replication stream is not open, or the server does not answer on it"
     if progress.slot.active is False:
         return f"slot {progress.slot.name} is not active"
-    if now - progress.at >= _READY_FOR:
+    if age_of(progress.at, now) >= _READY_FOR:
         return f"progress was last reported at {progress.at.isoformat(timespec='seconds')}"
     return ""
 

@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from levada.runtime.job import Job
 from levada.runtime.report.stream_delay import bytes_after
 from levada.status import PipelineState, Progress
+from levada.values import age_of
 
 
 def unread_bytes(progress: Progress) -> int:
@@ -82,12 +83,14 @@ class Liveness:
         if progress.state in (PipelineState.FAILED, PipelineState.STOPPED):
             return f"the pipeline is {progress.state.lower()}"
         deadline_s = self.deadline_s
-        if now - progress.at >= timedelta(seconds=deadline_s):
+        if age_of(progress.at, now) >= timedelta(seconds=deadline_s):
             return f"progress was last reported at {progress.at.isoformat(timespec='seconds')}"
         with self._lock:
-            if self._since is None or not unread_bytes(progress) or moved(self._since, progress):
-                self._since = progress
-            return stuck(self._since, progress, deadline_s) or hung(progress, deadline_s)
+            since = self._since
+            # A snapshot of the future was made while the clock was ahead.
+            if since is None or since.at > progress.at or not unread_bytes(progress) or moved(since, progress):
+                self._since = since = progress
+            return stuck(since, progress, deadline_s) or hung(progress, deadline_s)
 
 
 def _positions(progress: Progress) -> tuple[object, ...]:

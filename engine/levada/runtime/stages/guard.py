@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from levada.errors import NeedsOperator, SlotLost
@@ -25,6 +25,7 @@ from levada.runtime.tables.guard_rules import (
     in_force,
     most_severe,
     pauses_copies,
+    recent,
     slowest,
     waits_for_sample,
 )
@@ -38,8 +39,6 @@ from levada.values import resync_command
 _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 5.0
-_FRESH: Final = timedelta(seconds=30)
-"""The age up to which a sample of the slot counts. An older one is no ground to park a table or to drop the slot."""
 
 
 class Guard:
@@ -104,8 +103,7 @@ class Guard:
         """
         if now < self._next:
             return
-        slot = self._slot()
-        fresh = slot if slot.sampled_at is not None and datetime.now(UTC) - slot.sampled_at < _FRESH else None
+        fresh = recent(self._slot(), datetime.now(UTC))
         known = figures(fresh, self._registry.backlog.staged_bytes, self._staging.free_bytes())
         self._figures |= known
         waits = waits_for_sample(self._config_ref.current.guard, self._figures)

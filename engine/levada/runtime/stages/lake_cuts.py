@@ -214,7 +214,7 @@ class LakeCuts(Stage):
             return
         if self._begin(scheduled_name(datetime.now(UTC)), Lsn(0), scheduled=True):
             self._next += schedule.every_s * (1 + (now - self._next) // schedule.every_s)
-            for name in outdated(self._cuts.values(), schedule.keep):
+            for name in outdated(self._cuts.values(), schedule.keep, datetime.now(UTC)):
                 self._drop(self._cuts[name])
 
     def _begin(self, name: str, after: Lsn, *, scheduled: bool) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from levada.errors import NeedsOperator
 from levada.status import CutPhase
 from levada.stores.phases import Errored, Ready
+from levada.values import age_of
 
 if TYPE_CHECKING:
     from levada.destinations import Destination
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _OTHER_DESTINATION: Final = "use a destination that has cuts: docs/cuts.md names them"
 _SCHEDULED: Final = "levada_cut_"
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 
@@ -78,14 +80,20 @@ def reason_left_out(record: TableRecord) -> str:
     return ""
 
 
-def outdated(cuts: Iterable[Cut], keep: int) -> list[str]:
+def outdated(cuts: Iterable[Cut], keep: int, now: datetime) -> list[str]:
     """Return the names of the scheduled cuts to drop, before a new cut is made.
 
     The newest ``keep`` complete ones are kept, and as many incomplete ones. They are ordered by time, because a source
-    that was replaced may have lower LSNs than before.
+    that was replaced may have lower LSNs than before. One of the future was made by a clock that was ahead, and would
+    keep its place for as long. It counts from its last transaction, or as the oldest.
     """
     found: list[str] = []
-    scheduled = sorted((c for c in cuts if c.scheduled), key=lambda c: (c.at, c.lsn), reverse=True)
+    scheduled = sorted((c for c in cuts if c.scheduled), key=lambda c: (_made_at(c, now), c.lsn), reverse=True)
     for phase in (CutPhase.COMPLETE, CutPhase.INCOMPLETE):
         found += [c.name for c in scheduled if c.phase is phase][keep:]
     return found
+
+
+def _made_at(cut: Cut, now: datetime) -> datetime:
+    committed = _EARLIEST if cut.committed_at is None else min(cut.committed_at, now)
+    return cut.at if age_of(cut.at, now) < timedelta.max else committed

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Final
 
 from levada.runtime.config import GuardLimit
 from levada.status import GuardMeasure, GuardPolicy, SlotProgress
-from levada.values import TableId
+from levada.values import TableId, age_of
 
 _MARGIN: Final = Fraction(1, 10)
 """The share of a limit by which a figure must be better before the policy ends. Without it, a policy would flap."""
+_FRESH: Final = timedelta(seconds=30)
 _POLICIES: Final = tuple(GuardPolicy)
 _NAMES: Final = {
     GuardMeasure.RETAINED_WAL: "the WAL that the slot keeps",
@@ -34,6 +36,11 @@ class Holding:
     shadow: bool
     wal: int
     staged: int
+
+
+def recent(slot: SlotProgress, now: datetime) -> SlotProgress | None:
+    """Return the sample of the slot, None if it is no ground to park a table or to drop the slot, because it is old."""
+    return slot if slot.sampled_at is not None and age_of(slot.sampled_at, now) < _FRESH else None
 
 
 def figures(slot: SlotProgress | None, staged: int, free: int | None) -> dict[GuardMeasure, int]:

@@ -90,17 +90,17 @@ class Outage:
         self._tries += 1
         self._next_try = now + _delay(self._tries, limits)
 
-    def retry_is_due(self, record: TableRecord, now: datetime) -> bool:
+    def retry_is_due(self, record: TableRecord, now: datetime, limits: RetryLimits) -> bool:
         """Return True if a parked table is retried by itself now, which is of the clock of its phase."""
         if self._together or not _waits(record):
-            return retry_is_due(record.phase, now)
+            return retry_is_due(record.phase, now, limits)
         state = record.retries
         calls = self._reads if state.reading else self._writes
         if calls.fail:
             return record.id == self._chosen
         # It failed with the others, so it is due when they are written. One that failed alone has its own delay.
         back = state.failed_at is not None and not state.alone and calls.succeeded_at > state.failed_at
-        return back or retry_is_due(record.phase, now)
+        return back or retry_is_due(record.phase, now, limits)
 
     def retried(self, table: TableId) -> None:
         """Record that a table is retried."""

@@ -20,7 +20,7 @@ from levada.runtime.tables.record import TableRecord
 from levada.status import ErrorProgress, RetryPolicy
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, Ready
-from levada.values import OnUnstreamable, TableId
+from levada.values import OnUnstreamable, TableId, age_of
 
 _log = logging.getLogger(__name__)
 
@@ -90,8 +90,7 @@ class OwnCopies:
             return False
         if not isinstance(phase, Errored) or not copies_again(config, record.name, phase.code, phase.retry_policy):
             return False
-        # A copy of the future was made while the clock was ahead.
-        if record.own.copies and record.own.at is not None and abs(now - record.own.at) > _CALM:
+        if record.own.copies and record.own.at is not None and age_of(record.own.at, now) > _CALM:
             self._keep(record, OwnCopy())
         own = record.own
         held = hold_reason(own, config, self._size(record.id), unreadable=self._is_unreadable(record, config))

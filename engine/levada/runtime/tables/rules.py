@@ -9,7 +9,7 @@ from typing import Final
 from levada import codes
 from levada.apply.backlog import Pending
 from levada.apply.schedule import apply_due
-from levada.runtime.config import PipelineConfig
+from levada.runtime.config import PipelineConfig, RetryLimits
 from levada.runtime.tables.phases import STREAMING, at_restart
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.resync import copies_running
@@ -18,8 +18,6 @@ from levada.stores.phases import Catchup, Errored, FinishedCopy, Init, Ready, Sy
 from levada.values import Lsn
 
 _COMPARED: Final = frozenset({codes.COMPARISON_PENDING, codes.ROW_FILTER_CHANGED})
-_LONGEST_DELAY: Final = timedelta(days=1)
-"""No manifest has a longer ``maxDelaySeconds``."""
 
 
 def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> TableReplicationPhase | None:
@@ -40,14 +38,15 @@ def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> Tabl
     return None
 
 
-def retry_is_due(phase: TableReplicationPhase, now: datetime) -> bool:
+def retry_is_due(phase: TableReplicationPhase, now: datetime, limits: RetryLimits) -> bool:
     """Return True if the table is parked with an automatic retry that is due.
 
-    A time that no delay reaches is that of a clock that was ahead then, and is due.
+    A time that no delay of ``limits`` reaches is that of a clock that was ahead then, and is due.
     """
     if not isinstance(phase, Errored) or phase.retry_policy is not RetryPolicy.TIMED_RETRY:
         return False
-    return phase.next_retry is not None and not now < phase.next_retry <= now + _LONGEST_DELAY
+    longest = timedelta(seconds=limits.max_delay_s)
+    return phase.next_retry is not None and not now < phase.next_retry <= now + longest
 
 
 def needs_resync(phase: TableReplicationPhase) -> bool:

@@ -36,7 +36,7 @@ class TableSteps(Part):
 
     def _step(self, record: TableRecord) -> None:
         now, tables = datetime.now(UTC), self._tables
-        if tables.outage.retry_is_due(record, now):
+        if tables.outage.retry_is_due(record, now, self._config_ref.current.retries):
             tables.outage.retried(record.id)
             self._retries.retry(record)
         elif self._own.is_due(record, now):

@@ -9,6 +9,7 @@ from typing import Final
 from levada.runtime.config import ContinuousConfig, PipelineConfig
 from levada.runtime.verifications.schedule import is_able, trails
 from levada.status import PipelineState, Progress, ProofProgress, ResyncStep, TablePhase, TableProgress
+from levada.values import age_of
 
 RANGE_S: Final = 2.0
 """The seconds that one range should take at the source, whose snapshot is open for about that long."""
@@ -32,17 +33,21 @@ def next_table(progress: Progress, config: PipelineConfig, now: datetime) -> Tab
     continuous = config.verify.continuous
     if not continuous.every_s or progress.state != PipelineState.RUNNING:
         return None
-    if rests_until(progress, continuous) > now or any(_is_busy(t, config) for t in progress.tables):
+    if rests_until(progress, continuous, now) > now or any(_is_busy(t, config) for t in progress.tables):
         return None
     able = [t for t in progress.tables if is_able(t) and not (t.differs or config.table(t.table).suspended)]
     due = [t for t in able if _is_due(t.proof, continuous, now)]
     return min(due, key=lambda t: (0.0 if t.proof is None else t.proof.at.timestamp(), t.table), default=None)
 
 
-def rests_until(progress: Progress, continuous: ContinuousConfig) -> datetime:
-    """Return the time until which nothing is compared, so that the source's load has the allowed share of the time."""
-    ends = (p.at + timedelta(seconds=rest_s(p.range_seconds, continuous)) for t in progress.tables if (p := t.proof))
-    return max(ends, default=progress.started_at)
+def rests_until(progress: Progress, continuous: ContinuousConfig, now: datetime) -> datetime:
+    """Return the time until which nothing is compared, so that the source's load has the allowed share of the time.
+
+    Comparisons of the future, by a clock that was ahead, count for nothing.
+    """
+    proofs = [t.proof for t in progress.tables if t.proof is not None and t.proof.at <= now]
+    ends = (p.at + timedelta(seconds=rest_s(p.range_seconds, continuous)) for p in proofs)
+    return max(ends, default=min(progress.started_at, now))
 
 
 def rest_s(busy_s: float, continuous: ContinuousConfig) -> float:
@@ -86,10 +91,10 @@ def _is_due(proof: ProofProgress | None, continuous: ContinuousConfig, now: date
     if proof is None or proof.at > now:
         return True
     if proof.problem:
-        return now - proof.at >= RETRY
+        return age_of(proof.at, now) >= RETRY
     # Without a begin, the last pass began at the time of the oldest row.
     under_way = proof.began is not None or proof.oldest is None
-    return under_way or now - (proof.oldest or now) >= timedelta(seconds=continuous.every_s)
+    return under_way or age_of(proof.oldest or now, now) >= timedelta(seconds=continuous.every_s)
 
 
 def _is_busy(table: TableProgress, config: PipelineConfig) -> bool:

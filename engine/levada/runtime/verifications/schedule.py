@@ -10,6 +10,7 @@ from typing import Final
 from levada.runtime.config import PipelineConfig
 from levada.runtime.tables.rules import is_compared
 from levada.status import PipelineState, Progress, ResyncStep, TablePhase, TableProgress
+from levada.values import age_of
 
 RETRY: Final = timedelta(hours=1)
 """The time after which the schedule verifies a table again whose verification failed."""
@@ -56,6 +57,11 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
     return Due(first, False, config.table(first.table).verify_nonce)
 
 
+def lacks_end(progress: Progress, ended: datetime | None, now: datetime) -> bool:
+    """Return True if the end of the last verification is not in the progress yet."""
+    return ended is not None and progress.at <= ended <= now
+
+
 def pending_comparisons(progress: Progress, config: PipelineConfig) -> list[TableProgress]:
     """Return the tables that missed changes, and are compared with the source before they go on."""
     if progress.state != PipelineState.RUNNING:
@@ -79,14 +85,14 @@ def trails(table: TableProgress, config: PipelineConfig) -> bool:
 
 def _was_interrupted(table: TableProgress, progress: Progress, now: datetime) -> bool:
     tried = table.verify_tried
-    return tried is not None and tried < progress.started_at and timedelta(0) <= now - tried < REQUEST_RETRY
+    return tried is not None and tried < progress.started_at and age_of(tried, now) < REQUEST_RETRY
 
 
 def _waits_for_turn(tables: Iterable[TableProgress], period: timedelta, now: datetime) -> bool:
     """Return True if the last verification began less than the table's share of the period ago."""
     known = list(tables)
     began = [t.verify_tried for t in known if t.verify_tried is not None and t.verify_tried <= now]
-    return bool(began) and now - max(began) < period / len(known)
+    return bool(began) and age_of(max(began), now) < period / len(known)
 
 
 def _attempted_at(table: TableProgress, now: datetime) -> datetime | None:
@@ -100,5 +106,6 @@ def _due_at(table: TableProgress, period: timedelta, now: datetime) -> datetime:
     last = _attempted_at(table, now)
     if last is None:
         return now
-    failed = table.verified is None or (table.verify_tried is not None and table.verified.at < table.verify_tried)
+    tried, verified = table.verify_tried, table.verified
+    failed = verified is None or (tried is not None and not tried <= verified.at <= now)
     return last + (min(period, RETRY) if failed else period)

@@ -19,7 +19,7 @@ from levada.runtime.tables.retries import as_levada_error, park
 from levada.runtime.tables.rules import awaits_comparison
 from levada.runtime.verifications.continuous import ContinuousVerifier
 from levada.runtime.verifications.messages import NotCompared, VerificationBegan, VerificationEnded
-from levada.runtime.verifications.schedule import Due, next_verification, pending_comparisons
+from levada.runtime.verifications.schedule import Due, lacks_end, next_verification, pending_comparisons
 from levada.runtime.verifications.verifier import Verifier
 from levada.status import ErrorProgress, Progress, TableProgress
 from levada.stores.interface import TableAction
@@ -62,15 +62,14 @@ class VerificationScheduler:
 
     def _run(self) -> None:
         while not self._stopping.wait(_EVERY_S):
-            progress = self._progress()
-            if self._waits_for is not None and progress.at <= self._waits_for:
-                # The end of the last verification is not in the progress yet.
+            progress, now = self._progress(), datetime.now(UTC)
+            if lacks_end(progress, self._waits_for, now):
                 continue
             pending = pending_comparisons(progress, self._config_ref.current)
             repaired = [self._repair(table) for table in pending]
             if any(repaired):
                 continue
-            due = next_verification(progress, self._config_ref.current, datetime.now(UTC))
+            due = next_verification(progress, self._config_ref.current, now)
             if due is not None:
                 self._verify(due)
                 continue
