@@ -156,7 +156,7 @@ bench-ducklake: ## Measure a copy and batches into DuckLake, side by side with D
 bench-postgres: ## Measure a copy and batches into PostgreSQL, side by side with COPY
 bench-outage: ## Measure what a lake costs that is away for half an hour, with 1,000 tables
 bench-freshness: ## Measure how far the lake trails under a steady stream, and the engine's memory
-bench-transaction: ## Measure what one transaction of five million rows costs in memory
+bench-transaction: ## Measure what one transaction of five million rows costs, before its COMMIT and after it
 bench-ddl: ## Measure DDL at the source with and without Levada's trigger, and its periodic reads of the catalog
 bench-impact: ## Measure pgbench on a server that Levada streams, side by side with pg_recvlogical and with no reader
 bench-tables: ## Measure the first copy of 10, 100 and 1,000 small tables, with the cost at the source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ from levada.capture.message_stream import SliceLimits
 from levada.postgres.slots import create_slot
 from levada.schema import TableTarget
 from levada.segments import StagedBatch, TableStart
+from levada.segments.manifest import EARLY_VERSION, MANIFEST_VERSION
 from levada.values import Lsn, OnUnrepresentable, TableId
 
-SMALL = {"slices": SliceLimits(messages=40, bytes=1 << 20), "in_progress": InProgressLimits(chunk_messages=10)}
+SMALL: dict[str, Any] = {
+    "slices": SliceLimits(messages=40, bytes=1 << 20),
+    "in_progress": InProgressLimits(chunk_messages=10),
+}
 """The sizes with which a transaction of a few rows is staged while it is in progress."""
 
 
@@ -81,6 +86,10 @@ def test_rows_are_staged_before_the_commit_and_visible_at_it(capture: Capture, d
     assert used(capture) == 1
     assert capture.replayed("a") == capture.source("a")
     assert sorted(capture.column("b", "id")) == [1, 2, 3]
+    versions = {m.name: json.loads(capture.staging.read(f"shop/{m.name}.json"))["version"] for m in capture.log.list()}
+    assert versions == {
+        m.name: MANIFEST_VERSION if m.files.commit_ts_us is None else EARLY_VERSION for m in capture.log.list()
+    }
     named = {path for m in capture.log.list() for path in m.paths}
     assert {f"shop/{name}" for name in early_files(capture)} <= named
 
@@ -217,7 +226,10 @@ def test_random_transactions_are_staged_as_by_the_other_protocol(db: Database, t
     with db.connect() as c:
         create_slot(c, plain.slot)
     stream_early(db)
-    tiny = {"slices": SliceLimits(messages=8, bytes=1 << 20), "in_progress": InProgressLimits(chunk_messages=4)}
+    tiny: dict[str, Any] = {
+        "slices": SliceLimits(messages=8, bytes=1 << 20),
+        "in_progress": InProgressLimits(chunk_messages=4),
+    }
     capture.new_worker(work_dir=tmp_path, **tiny)
     plain.new_worker()
     with capture.running():

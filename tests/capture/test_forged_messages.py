@@ -14,7 +14,7 @@ from tests.rigs.capture import PUBLICATION, Capture
 from tests.rigs.database import Database
 
 from levada.postgres.ddl_functions import DDL_PREFIX
-from levada.postgres.description import DESCRIPTION_QUERY
+from levada.postgres.description_sql import DESCRIPTION_QUERY
 from levada.postgres.stream import ReplicationStream
 
 GARBAGE = [b"garbage", b"", b"\xff\x00", b"null", b"[" * 100_000, b"x" * 32 + b"null", b'{"id": ' + b"1" * 5000 + b"}"]

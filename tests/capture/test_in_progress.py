@@ -22,7 +22,7 @@ from levada.capture.in_progress import InProgressLimits, NotKeptError, Transacti
 from levada.capture.message_stream import MessageStream
 from levada.errors import Transient
 from levada.pgoutput.messages import HEADER
-from levada.pgoutput.streamed import relations_of
+from levada.pgoutput.streamed import relations_of, without_rollbacks
 from levada.postgres.slots import create_slot
 from levada.postgres.stream import ReplicationStream
 from levada.values import Lsn
@@ -290,3 +290,9 @@ def test_without_room_a_transaction_is_received_after_its_commit(
         assert capture.worker.position.sessions > 1
     assert capture.error is None
     assert capture.replayed("a") == capture.source("a")
+
+
+def test_a_stream_of_whole_transactions_has_no_rollback() -> None:
+    """PostgreSQL 18 sends STREAM ABORT also to a session that it sends nothing in progress, and so do its restarts."""
+    messages = transaction(1, 16400, 1, 2)
+    assert without_rollbacks([messages[0], aborted(7, 9), *messages[1:], aborted(7, 7)]) == messages

@@ -26,6 +26,7 @@ WORLDS = (
     "ducklake-15-notrigger", "iceberg-16-changelog", "postgres-14-notrigger-resync", "iceberg-18-partitioned",
     "memory-17-resync", "memory-15-notrigger", "ducklake-17-notrigger-keep", "ducklake-16-leaves",
     "ducklake-18-resync-mark", "iceberg-17-resync-ignore", "ducklake-17-notrigger-append", "iceberg-18-mark",
+    "ducklake-18-resync-masks",
 )  # fmt: skip
 """The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
 
@@ -110,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--world", nargs="*", default=list(WORLDS), help="such as ducklake-16-notrigger-resync")
     parser.add_argument("--size", type=int, default=12, help="the histories of a batch")
     parser.add_argument("--stay", type=int, default=4, help="the batches of one engine")
-    parser.add_argument("--first", nargs="?", const="", metavar="SIGN", help="end with the first finding, of this sign")
+    parser.add_argument(
+        "--first", nargs="?", const="", metavar="SIGN", help="end with the first finding, whose sign has this text"
+    )
     return parser
 
 

@@ -31,7 +31,7 @@ class Search:
     form: Form
     size: int = 12
     wanted: str = ""
-    """The sign of the findings that are shortened, empty for all."""
+    """A part of the sign of the findings that are shortened, empty for all."""
     tally: Tally = field(default_factory=Tally)
     findings: list[Finding] = field(default_factory=list)
     """The first of each kind, shortened."""
@@ -61,7 +61,7 @@ class Search:
         for finding in new.values():
             print(f"    ({finding.oracle}) {finding.sign}, seed {finding.history.seed}: {finding.detail}", flush=True)
         for finding in sorted(new.values(), key=lambda f: f.oracle):
-            if self.wanted in ("", finding.sign):
+            if self.wanted in finding.sign:
                 self._report(finding)
 
     @property

@@ -39,8 +39,8 @@ class StandInApiServer:
         """Kinds of which nothing can be made, as if the namespace were being deleted."""
         self.busy: set[str] = set()
         """Kinds of which no list is answered, but with 429, as by an API server under load."""
-        self.meanwhile: list[dict[str, Any]] = []
-        """Changes that users make right before the next writes of a status, so that the answers have them."""
+        self.meanwhile: dict[int, dict[str, Any]] = {}
+        """Changes that users make right before a status of that generation is written, so that the answer has them."""
         self.watch_late_s = 0.0
         """The seconds by which each event of a watch is late."""
         self.operator_port = 0
@@ -207,8 +207,8 @@ class StandInApiServer:
             if there is None and kind in self.refused:
                 return _failure(403, "being terminated", "NamespaceTerminating")
             if applied and subresource and there is not None:
-                while self.meanwhile:
-                    there = self._merge(kind, namespace, name, self.meanwhile.pop(0))
+                if change := self.meanwhile.pop(sent["status"].get("observedGeneration", 0), None):
+                    there = self._merge(kind, namespace, name, change)
                 # Server-side apply by one manager: what is no longer in it goes.
                 return web.json_response(self._store(key, there, {**there, **sent, "metadata": there["metadata"]}))
             return web.json_response(self._merge(kind, namespace, name, sent))

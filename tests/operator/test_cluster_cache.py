@@ -18,9 +18,10 @@ from tests.operator.samples import (
     written,
 )
 
-from levada_operator.observe.cluster_cache import ClusterCache, NoRoomError
+from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import PipelineKey
+from levada_operator.observe.room import NoRoomError
 
 SHOP = PipelineKey("data", "shop")
 

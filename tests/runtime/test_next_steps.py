@@ -70,6 +70,7 @@ def test_a_retry_is_due_when_its_delay_has_passed() -> None:
     """A table that waits for a user has no retry."""
     assert retry_is_due(PARKED, NOW)
     assert not retry_is_due(PARKED, NOW - timedelta(microseconds=1))
+    assert retry_is_due(PARKED, NOW - timedelta(days=400)), "the clock was ahead when the table was parked"
     assert not retry_is_due(replace(PARKED, retry_policy=RetryPolicy.MANUAL_RETRY), NOW)
     assert not retry_is_due(Ready(), NOW)
 

@@ -110,6 +110,15 @@ def test_the_manifest_decides() -> None:
     assert copies_again(replace(CONFIG, slot=SlotConfig("s", resync_when_lost=True)), NAME, "source_changed", no)
 
 
+def test_a_copy_of_a_clock_that_was_ahead_delays_none() -> None:
+    """The next copy is due at once when the clock is right again."""
+    made = Copies()
+    made.park()
+    assert made.copy(NOW + timedelta(days=400))
+    made.park()
+    assert made.copy(NOW)
+
+
 def test_copies_back_off() -> None:
     """The first copy is due at once, each further one only after the delay, which is in the error."""
     made = Copies()

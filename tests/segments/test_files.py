@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,9 +34,10 @@ FEW = st.lists(
 ).map(lambda files: sorted(files, key=lambda f: f.table))
 
 
-@given(FEW)
-def test_files_are_read_as_they_were_packed(files: list[SegmentFile]) -> None:
+@given(FEW, st.none() | st.integers(0, 1 << 62))
+def test_files_are_read_as_they_were_packed(files: list[SegmentFile], commit_ts_us: int | None) -> None:
     """In memory, in JSON and in a pickle, with their types, whatever the size of the numbers."""
+    files = [replace(file, commit_ts_us=commit_ts_us) for file in files]
     packed = SegmentFiles.of(files)
     for found in (
         packed,

@@ -140,8 +140,11 @@ class Slice:
         everything = np.arange(len(self))
         framed = self.buffer.bytes[self.start] == _XLOG_DATA
         self._messages.require(framed, everything, DecodeError("malformed_message", "it is not XLogData"))
-        error = DecodeError("unsupported_message", "its kind is not one of pgoutput's protocol version 1")
-        self._messages.require(classes != 0, everything, error)
+        known = classes != 0
+        if not known.all():
+            kind = chr(self.buffer.bytes[self.start[known.argmin()] + HEADER])
+            error = DecodeError("unsupported_message", f"its kind {kind!r} is not one of pgoutput's protocol version 1")
+            self._messages.require(known, everything, error)
 
     def _rows_by_relation(self, rows: Ints) -> dict[int, Ints]:
         if not len(rows):

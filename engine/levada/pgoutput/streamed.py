@@ -19,6 +19,7 @@ from levada.values import Lsn
 RELATION: Final = ord("R")
 TYPE: Final = ord("Y")
 LOGICAL: Final = ord("M")
+ABORT: Final = ord("A")
 XID_END: Final = HEADER + 1 + 4
 """The end of the subtransaction's ID in a message of a block."""
 
@@ -68,6 +69,14 @@ def parse_abort(message: bytes) -> tuple[int, int]:
     """
     _require_size(message, 1 + 4 + 4, "STREAM ABORT")
     return int.from_bytes(message[HEADER + 1 : XID_END]), int.from_bytes(message[XID_END : XID_END + 4])
+
+
+def without_rollbacks(messages: list[bytes]) -> list[bytes]:
+    """Return the messages without STREAM ABORT, which no stream of protocol version 1 should have.
+
+    PostgreSQL 18 sends it there too, for a subtransaction above `logical_decoding_work_mem` that was rolled back.
+    """
+    return [m for m in messages if m[HEADER] != ABORT]
 
 
 def subtransaction(message: bytes) -> int | None:

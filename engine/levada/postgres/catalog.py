@@ -13,7 +13,8 @@ from psycopg import sql
 
 from levada import codes
 from levada.errors import NeedsOperator, Transient
-from levada.postgres.description import DESCRIPTION_QUERY, TYPES_QUERY, TableDescription, type_infos
+from levada.postgres.description import TableDescription, type_infos
+from levada.postgres.description_sql import DESCRIPTION_QUERY, TYPES_QUERY
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import create_statement, leave_out_unidentified
 from levada.postgres.seal import SEAL_SCHEMA

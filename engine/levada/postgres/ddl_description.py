@@ -9,7 +9,7 @@ from typing import Final
 
 from psycopg import sql
 
-from levada.postgres.description import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEP, ROOT_STEPS, TYPED_STEPS
+from levada.postgres.description_sql import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEP, ROOT_STEPS, TYPED_STEPS
 from levada.postgres.readmissions import SETTING
 from levada.postgres.seal import SEAL_SCHEMA
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.postgres.description import FLAW, STORAGE_QUERY, STORAGE_WITHOUT_SIZES
+from levada.postgres.description_sql import FLAW, STORAGE_QUERY, STORAGE_WITHOUT_SIZES
 from levada.postgres.failures import source_errors
 from levada.postgres.streamed import leaves_of
 from levada.schema.flaws import LeafFlaw

@@ -15,6 +15,7 @@ from typing import Final, Self
 from psycopg import OperationalError, pq
 
 from levada.errors import LevadaError, Transient
+from levada.pgoutput.streamed import without_rollbacks
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import result_error, source_error, source_errors
 from levada.postgres.input_buffer import GROW
@@ -86,6 +87,7 @@ class ReplicationStream:
         self._server_wal_end = start_lsn or Lsn(0)
         self._idle_wal_end: Lsn | None = None
         self._keepalive_at = 0
+        self._in_progress = in_progress
         self._closed = threading.Event()
         self._silence = connection.silence()
         self._asked_at: float | None = None
@@ -97,7 +99,7 @@ class ReplicationStream:
             self.appends = append is not None and self._has_publication(append.name, append.oid)
             second = f",{quote_identifier(append.name)}" if append is not None and self.appends else ""
             names = quote_literal(quote_identifier(publication) + second)
-            version = "'2', streaming 'on'" if in_progress else "'1'"
+            version = "'2', streaming 'on'" if self._in_progress else "'1'"
             options = f"proto_version {version}, publication_names {names}, messages 'true'"
             execute_replication(
                 self._pg,
@@ -160,7 +162,7 @@ class ReplicationStream:
             messages = self._receive(max_messages, max_bytes, time.monotonic() + timeout_s)
         if messages:
             self._server_wal_end = max(self._server_wal_end, Lsn(int.from_bytes(messages[-1][9:17])))
-        return messages
+        return messages if self._in_progress else without_rollbacks(messages)
 
     def acknowledge(self, lsn: Lsn) -> None:
         """Let the slot advance to ``lsn``. Commits at or after ``lsn`` are not included. Lower positions are ignored.

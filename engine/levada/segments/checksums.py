@@ -38,10 +38,10 @@ def seal(content: bytes, version: int) -> bytes:
     return b'{"version":%d,"crc32":"%08x","content":%b}' % (version, _checksum(content, version), content)
 
 
-def unseal(document: bytes, version: int) -> bytes:
+def unseal(document: bytes, *versions: int) -> bytes:
     """Return the content of a document that `seal` returned.
 
-    Raise DamageError for a damaged document, and VersionError for an intact one of another version.
+    Raise DamageError for a damaged document, and VersionError for an intact one of a version that is not given.
     """
     head = _SEALED.match(document)
     if head is None or not document.endswith(b"}"):
@@ -49,8 +49,9 @@ def unseal(document: bytes, version: int) -> bytes:
     content, found = document[head.end() : -1], int(head[1])
     if int(head[2], 16) != _checksum(content, found) or str(found).encode() != head[1]:
         raise DamageError("its checksum does not match")
-    if found != version:
-        raise VersionError(f"it has version {found}, but this program reads version {version}")
+    if found not in versions:
+        known = " and ".join(map(str, versions))
+        raise VersionError(f"it has version {found}, but this program reads version {known}")
     return content
 
 

@@ -17,7 +17,7 @@ from levada.values import Lsn, SnapshotId, TableId
 
 _STORED: Final = np.dtype("<u8")
 _CODES: Final = "BHIQ"
-_COLUMNS: Final = 10
+_COLUMNS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,36 +80,48 @@ class _Column:
 
 
 class SegmentFiles(Sequence[SegmentFile]):
-    """An immutable sequence of files in the order of their tables. A file takes about 30 bytes."""
+    """An immutable sequence of files in the order of their tables. A file takes about 30 bytes.
+
+    All have the same ``commit_ts_us``, because rows that were written before a COMMIT have a segment of their own.
+    """
 
     __slots__ = (
-        "_bytes", "_checksums", "_checksums_end", "_commit_ts_us", "_first_lsn", "_last_lsn", "_offset", "_path",
-        "_rows", "_snapshot_id", "_table", "paths",
+        "_bytes", "_checksums", "_checksums_end", "_first_lsn", "_last_lsn", "_offset", "_path", "_rows",
+        "_snapshot_id", "_table", "commit_ts_us", "paths",
     )  # fmt: skip
 
-    def __init__(self, paths: Sequence[str], columns: np.ndarray[Any, Any], checksums: np.ndarray[Any, Any]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        columns: np.ndarray[Any, Any],
+        checksums: np.ndarray[Any, Any],
+        commit_ts_us: int | None = None,
+    ) -> None:
         """Take the rows of ``columns``, which are those of `_columns`, and the checksums of all files."""
+        self.commit_ts_us = commit_ts_us
+        """That of each file."""
         self.paths = tuple(paths)
         """The path of each file once, in the order of the files."""
         (
             self._path, self._offset, self._table, self._snapshot_id, self._rows, self._bytes, self._first_lsn,
-            self._last_lsn, self._commit_ts_us,
+            self._last_lsn,
         ) = map(_Column, columns[:-1])  # fmt: skip
         self._checksums_end = _Column(np.cumsum(columns[-1], dtype=_STORED))
         self._checksums = _Column(checksums)
 
     @classmethod
     def of(cls, files: Iterable[SegmentFile]) -> Self:
-        """Return these files, which are ordered by table."""
+        """Return these files, which are ordered by table. Raise ValueError for different times of a COMMIT."""
         found = tuple(files)
+        [commit_ts_us] = {f.commit_ts_us for f in found} or {None}
         paths = {path: i for i, path in enumerate(dict.fromkeys(f.path for f in found))}
         rows = [
             (paths[f.path], 0 if f.offset is None else f.offset + 1, f.table, f.snapshot_id, f.rows, f.bytes,
-             f.first_lsn, f.last_lsn, 0 if f.commit_ts_us is None else f.commit_ts_us, len(f.checksums))
+             f.first_lsn, f.last_lsn, len(f.checksums))
             for f in found
         ]  # fmt: skip
         columns = np.array(rows, _STORED).reshape(len(rows), _COLUMNS).T
-        return cls(tuple(paths), columns, np.array([c for f in found for c in f.checksums], _STORED))
+        return cls(tuple(paths), columns, np.array([c for f in found for c in f.checksums], _STORED), commit_ts_us)
 
     @overload
     def __getitem__(self, at: int) -> SegmentFile: ...
@@ -131,7 +143,7 @@ class SegmentFiles(Sequence[SegmentFile]):
             Lsn(self._first_lsn[i]),
             Lsn(self._last_lsn[i]),
             tuple(self._checksums[c] for c in range(begin, self._checksums_end[i])),
-            self._commit_ts_us[i] or None,
+            self.commit_ts_us,
         )
 
     def __len__(self) -> int:
@@ -161,20 +173,21 @@ class SegmentFiles(Sequence[SegmentFile]):
         counts = np.diff(self._checksums_end.values(), prepend=_STORED.type(0))
         columns = (
             self._path, self._offset, self._table, self._snapshot_id, self._rows, self._bytes, self._first_lsn,
-            self._last_lsn, self._commit_ts_us,
+            self._last_lsn,
         )  # fmt: skip
         data = b"".join(v.astype(_STORED).tobytes() for v in (*(c.values() for c in columns), counts))
         packed = base64.b64encode(zlib.compress(data + self._checksums.values().tobytes(), 1)).decode()
-        return {"paths": list(self.paths), "count": len(self), "packed": packed}
+        plain = {"paths": list(self.paths), "count": len(self), "packed": packed}
+        return plain if self.commit_ts_us is None else {**plain, "commit_ts_us": self.commit_ts_us}
 
     @classmethod
     def loads(cls, raw: object) -> Self:
         """Parse the result of `dumps`. Raise ValueError for anything else."""
         match raw:
-            case {"paths": [*paths], "count": int(count), "packed": str(packed)} if all(
+            case {"paths": [*paths], "count": int(count), "packed": str(packed), **more} if all(
                 isinstance(path, str) for path in paths
             ):
-                pass
+                commit_ts_us = more.get("commit_ts_us")
             case _:
                 raise ValueError("not the packed files of a segment")
         try:
@@ -186,7 +199,9 @@ class SegmentFiles(Sequence[SegmentFile]):
         columns, checksums = data[: count * _COLUMNS].reshape(_COLUMNS, count), data[count * _COLUMNS :]
         if int(columns[-1].sum()) != len(checksums) or (count and int(columns[0].max()) >= len(paths)):
             raise ValueError("the packed files lack checksums or paths")
-        return cls(paths, columns, checksums)
+        if not (commit_ts_us is None or isinstance(commit_ts_us, int)):
+            raise ValueError("the time of the COMMIT is not a number")
+        return cls(paths, columns, checksums, commit_ts_us)
 
 
 Files = Annotated[SegmentFiles, PlainValidator(SegmentFiles.loads), PlainSerializer(SegmentFiles.dumps)]

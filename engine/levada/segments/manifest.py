@@ -23,7 +23,9 @@ from levada.segments.transactions import TransactionFile
 from levada.segments.versions import TableVersion
 from levada.values import Lsn, TableId, Witness
 
-MANIFEST_VERSION: Final = 9
+MANIFEST_VERSION: Final = 8
+EARLY_VERSION: Final = 9
+"""The version of one whose rows were written before their COMMIT, which a program that knows only 8 must not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Manifest:
 
     def dumps(self) -> bytes:
         """Return the manifest as JSON."""
-        return seal(_codec().dump_json(self), MANIFEST_VERSION)
+        version = MANIFEST_VERSION if self.files.commit_ts_us is None else EARLY_VERSION
+        return seal(_codec().dump_json(self), version)
 
     @classmethod
     def loads(cls, data: bytes) -> Manifest:
@@ -110,7 +113,7 @@ class Manifest:
         an intact one of another form.
         """
         try:
-            manifest = _codec().validate_json(unseal(data, MANIFEST_VERSION))
+            manifest = _codec().validate_json(unseal(data, MANIFEST_VERSION, EARLY_VERSION))
             return replace(manifest, versions=tuple(v.shared() for v in manifest.versions))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]

@@ -30,7 +30,7 @@ from levada_operator.decide.reconcile import reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.kube.items import Unread
 from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name
-from levada_operator.observe.cluster_cache import ClusterCache, NoRoomError
+from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
@@ -39,6 +39,7 @@ from levada_operator.observe.objects import (
     pipeline_named,
     read_pipeline,
 )
+from levada_operator.observe.room import NoRoomError
 
 _log = logging.getLogger(__name__)
 

@@ -8,13 +8,10 @@ namespace.
 from __future__ import annotations
 
 import logging
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from levada.spec import default_object_name
 from levada.status import Progress
 from levada_operator.names import (
     API_VERSION,
@@ -27,6 +24,7 @@ from levada_operator.names import (
     staging_name,
 )
 from levada_operator.observe.creation import CreationFailure
+from levada_operator.observe.named_slots import NamedSlots
 from levada_operator.observe.objects import (
     Body,
     ObjectKey,
@@ -36,7 +34,6 @@ from levada_operator.observe.objects import (
     PipelineObject,
     Refusal,
     TableSyncObject,
-    mapping_in,
     pipeline_named,
     read_job,
     read_pipeline,
@@ -46,26 +43,18 @@ from levada_operator.observe.objects import (
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import read_pod
 from levada_operator.observe.progress import ProgressReport
+from levada_operator.observe.room import MAX_PIPELINE, NoRoomError, Room, compact, size_of
 from levada_operator.observe.stored_status import readable_status
 from levada_operator.observe.unread_tables import UnreadTables
 
 _TRUST_WRITES_FOR: Final = timedelta(seconds=15)
 """An object that the operator wrote is kept for so long although a list does not have it. The list may be older."""
 
-MAX_PIPELINE: Final = 1 << 20
-"""Bytes that a Pipeline may take in memory. One of 100 KiB as JSON takes about as many."""
-_MAX_KEPT: Final = {"Pipeline": 16 << 20, "TableSync": 32 << 20, "Owned": 32 << 20}
-"""Bytes that the objects of one namespace may take in memory."""
 _MAX_STATUS: Final = 1 << 16
 _TOO_LARGE: Final = "it is too large, or the Pipelines of its namespace are together"
-_MAX_DEPTH: Final = 100
 _TOO_DEEP: Final = "it is nested too deeply"
 _MAX_FAULTS: Final = 10
 """Faults of a namespace that are kept of each kind of object."""
-_VALUE: Final = 96
-
-_INTERNED: Final = 64
-"""The length of texts that may occur in several objects. Longer ones are messages."""
 _MAKERS: Final = ("StatefulSet", "Job")
 _PLACE: Final = ("namespace", "name")
 _OF_UNREAD: Final = (
@@ -74,14 +63,6 @@ _OF_UNREAD: Final = (
 _K = TypeVar("_K")
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-
-class NoRoomError(ValueError):
-    """An object that is not kept, because its namespace has too many. It is no fault of the operator."""
-
-    def __init__(self, kind: str) -> None:
-        # Without the object's name, so that thousands of them are told once.
-        super().__init__(f"the namespace has too many of the operator's objects, so some of kind {kind} are ignored")
 
 
 class ClusterCache:
@@ -98,11 +79,9 @@ class ClusterCache:
         """The Pipelines by their UID."""
         self._makers: dict[str, tuple[PipelineKey, ObjectKey]] = {}
         """The owned StatefulSets and Jobs by their UID."""
-        self._slots: dict[tuple[Any, ...], set[PipelineKey]] = {}
-        self._sizes: dict[tuple[str, ...], int] = {}
+        self._slots = NamedSlots()
+        self._room = Room()
         self.unread_tables = UnreadTables()
-        self._totals: Counter[tuple[str, str]] = Counter()
-        """The bytes of a namespace's kept objects, for each limit of `_MAX_KEPT`."""
         self._faults: dict[str, dict[str, tuple[str, ...]]] = {}
         self._children: dict[PipelineKey, dict[ObjectKey, Body]] = {}
         self._written_at: dict[tuple[PipelineKey, ObjectKey], datetime] = {}
@@ -131,17 +110,17 @@ class ClusterCache:
             # Only the driver reads the content, and it is large.
             slim.pop("data", None)
         try:
-            size = _size(slim)
+            size = size_of(slim)
         except RecursionError:
             if kind == "Pipeline":
                 return self.put_unread(slim, _TOO_DEEP)
             raise ValueError(_TOO_DEEP) from None
         place = (metadata["namespace"], metadata["name"])
         if kind == "Pipeline":
-            if size > MAX_PIPELINE or not self._has_room(kind, (kind, *place), size):
+            if size > MAX_PIPELINE or not self._room.take(kind, (kind, *place), size):
                 return self.put_unread(slim, _TOO_LARGE)
-            return self._put_pipeline(PipelineKey(*place), _compact(slim))
-        if not self._has_room("TableSync" if kind == "TableSync" else "Owned", (kind, *place), size):
+            return self._put_pipeline(PipelineKey(*place), compact(slim))
+        if not self._room.take("TableSync" if kind == "TableSync" else "Owned", (kind, *place), size):
             if kind == "TableSync" and pipeline_named(body) not in self.pipelines:
                 # The status that it was given now would be written for ever, because the version without it stays.
                 self.drop(kind, *place)
@@ -152,7 +131,7 @@ class ClusterCache:
         if kind == "TableSync":
             self.unread_tables.forget(*place)
             self._forget_table(place)
-            differs = _put(self.table_syncs, place, _compact(slim))
+            differs = _put(self.table_syncs, place, compact(slim))
             pipeline = pipeline_named(self.table_syncs[place])
             self._tables_of.setdefault(pipeline, set()).add(place[1])
             self._changed |= {pipeline} if differs else set()
@@ -160,7 +139,7 @@ class ClusterCache:
         assert owner is not None  # See above.
         if kind in _MAKERS:
             self._makers[metadata["uid"]] = owner, ObjectKey(kind, metadata["name"])
-        return _put(self._children.setdefault(owner, {}), ObjectKey(kind, metadata["name"]), _compact(slim))
+        return _put(self._children.setdefault(owner, {}), ObjectKey(kind, metadata["name"]), compact(slim))
 
     def put_all(self, bodies: Iterable[Body]) -> list[tuple[str, str]]:
         """Store each object in its own guard. Return the namespace of each that could not be stored, and the reason."""
@@ -180,12 +159,12 @@ class ClusterCache:
         """Store the metadata of a Pipeline that is not read, and why. Return True if it is new or another version."""
         metadata = {k: v for k, v in body["metadata"].items() if k in _OF_UNREAD}
         key = PipelineKey(metadata["namespace"], metadata["name"])
-        self._free("Pipeline", ("Pipeline", *key))
+        self._room.free("Pipeline", ("Pipeline", *key))
         status = body.get("status", self.pipelines.get(key, {}).get("status"))
         stub = {"apiVersion": API_VERSION, "kind": "Pipeline", "metadata": metadata, "spec": {}, "unread": reason}
         # Without its status it would be written in each reconciliation.
-        small = status is not None and _size(status) <= _MAX_STATUS
-        return self._put_pipeline(key, stub | ({"status": _compact(status)} if small else {}))
+        small = status is not None and size_of(status) <= _MAX_STATUS
+        return self._put_pipeline(key, stub | ({"status": compact(status)} if small else {}))
 
     def owner_of(self, body: Body) -> PipelineKey | None:
         """Return the living Pipeline that owns an object, or None."""
@@ -218,7 +197,7 @@ class ClusterCache:
             self._forget_pipeline(key, before)
         body = self.pipelines[key]
         self._keys[body["metadata"]["uid"]] = key
-        self._slots.setdefault(slot_of(key, body.get("spec") or {}), set()).add(key)
+        self._slots.add(key, body.get("spec") or {})
         self._changed |= {key} if differs else set()
         return differs
 
@@ -232,23 +211,7 @@ class ClusterCache:
 
     def _forget_pipeline(self, key: PipelineKey, body: Body) -> None:
         self._keys.pop(body["metadata"]["uid"], None)
-        slot = slot_of(key, body.get("spec") or {})
-        same = self._slots.get(slot, set())
-        same.discard(key)
-        if not same:
-            self._slots.pop(slot, None)
-
-    def _has_room(self, of: str, place: tuple[str, ...], size: int) -> bool:
-        """Return True if an object of that size may be kept, and count it."""
-        more = size - self._sizes.get(place, 0)
-        if self._totals[place[-2], of] + more > _MAX_KEPT[of]:
-            return False
-        self._sizes[place] = size
-        self._totals[place[-2], of] += more
-        return True
-
-    def _free(self, of: str, place: tuple[str, ...]) -> None:
-        self._totals[place[-2], of] -= self._sizes.pop(place, 0)
+        self._slots.remove(key, body.get("spec") or {})
 
     def remove(self, body: Body) -> None:
         """Remove a deleted object, unless another object of that name has been stored since."""
@@ -264,14 +227,14 @@ class ClusterCache:
             self.unread_tables.forget(namespace, name)
             self._forget_table((namespace, name))
             self.table_syncs.pop((namespace, name), None)
-            self._free(kind, (kind, namespace, name))
+            self._room.free(kind, (kind, namespace, name))
             return
         key = PipelineKey(namespace, name)
         if (body := self.pipelines.get(key)) is not None:
             self._forget_pipeline(key, body)
         for child in list(self._children.get(key, ())):
             self._drop_child(key, child)
-        self._free(kind, (kind, namespace, name))
+        self._room.free(kind, (kind, namespace, name))
         for known in (
             self.pipelines, self._reports, self._unreadable, self._moved_at, self._refusals, self._children
         ):  # fmt: skip
@@ -280,7 +243,7 @@ class ClusterCache:
     def _drop_child(self, owner: PipelineKey, child: ObjectKey) -> None:
         body = self._children[owner].pop(child)
         self._makers.pop(body["metadata"].get("uid", ""), None)
-        self._free("Owned", (child.kind, owner.namespace, child.name))
+        self._room.free("Owned", (child.kind, owner.namespace, child.name))
 
     def record_writes(
         self, key: PipelineKey, bodies: Iterable[Body], deleted: Iterable[ObjectKey], now: datetime
@@ -483,26 +446,12 @@ class ClusterCache:
         A manifest of another namespace proves nothing. There, a driver finds out whose the slot is.
         """
         found = []
-        for key in self._slots.get(slot_of(pipeline.key, pipeline.spec), ()):
-            if key != pipeline.key and key.namespace == pipeline.namespace:
+        for key in self._slots.sharing(pipeline.key, pipeline.spec):
+            if key.namespace == pipeline.namespace:
                 other = read_pipeline(self.pipelines[key])
                 if (other.created, other.key) < (pipeline.created, pipeline.key):
                     found.append(key.name)
         return tuple(sorted(found))
-
-
-def slot_of(pipeline: PipelineKey, spec: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the host, port, database and name that identify a slot. The spec may be invalid."""
-    source = mapping_in(spec, "source")
-    slot = mapping_in(source, "slot").get("name") or default_object_name(pipeline.name, pipeline.namespace)
-    host = _dns_name(str(source.get("host")), pipeline.namespace)
-    return (host, str(source.get("port", 5432)), str(source.get("database")), str(slot))
-
-
-def _dns_name(host: str, namespace: str) -> str:
-    """Return a host's name as ``service.namespace``. A name without a dot is a Service in the Pipeline's namespace."""
-    name = host.lower().removesuffix(".").removesuffix(".cluster.local").removesuffix(".svc")
-    return name if "." in name or ":" in name else f"{name}.{namespace}"
 
 
 def _owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:
@@ -543,26 +492,6 @@ def _each(read: Callable[[Body], _T], bodies: Iterable[Body]) -> Iterator[_T]:
             yield read(body)
         except Exception:
             _log.exception("%s %s cannot be read", body["kind"], "/".join(body["metadata"].get(k, "") for k in _PLACE))
-
-
-def _size(value: Any, depth: int = 0) -> int:
-    """Return the bytes that a value takes in memory, as an upper estimate. Raise RecursionError beyond `_MAX_DEPTH`."""
-    if depth > _MAX_DEPTH:
-        raise RecursionError
-    if isinstance(value, Mapping):
-        return 2 * _VALUE + sum(len(key) + _size(each, depth + 1) for key, each in value.items())
-    if isinstance(value, list):
-        return _VALUE + sum(_size(each, depth + 1) for each in value)
-    return _VALUE + (len(value) if isinstance(value, str) else 0)
-
-
-def _compact(value: Any) -> Any:
-    """Return a copy whose texts are stored once in the process. There are thousands of objects of the same shape."""
-    if isinstance(value, Mapping):
-        return {sys.intern(key): _compact(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_compact(each) for each in value]
-    return sys.intern(value) if type(value) is str and len(value) <= _INTERNED else value
 
 
 def _version(body: Body) -> int:

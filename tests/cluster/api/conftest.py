@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cluster.api.pipelines import shop
 from tests.cluster.api.processes import FakeDriver, Operator, has_controllers
 from tests.cluster.kubectl import Kubectl, eventually
+from tests.cluster.tenants.hostile import Tenant
+from tests.cluster.tenants.limited import memory_limit
+from tests.cluster.tenants.place import MEMORY, Place
 
 from levada_operator.desired.pod import HTTP_PORT
 
@@ -39,6 +43,28 @@ def operator(kubectl: Kubectl, tmp_path: Path) -> Iterator[Operator]:
     one.stop()
     print(one.log.read_text())
     assert "Traceback" not in text
+
+
+@pytest.fixture(scope="module")
+def place(cluster: Kubectl, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One operator for the tests of a file, which each leave their objects to the next."""
+    honest, bad = (cluster.make_namespace(f"levada-{uuid.uuid4().hex[:8]}") for _ in range(2))
+    tenant = Tenant(bad)
+    tenant.welcome()
+    # No pod can be made before its account.
+    eventually(lambda: not has_controllers() or bad.get("serviceaccount", "default"))
+    with memory_limit(MEMORY) as memory:
+        log = tmp_path_factory.mktemp("operator") / "operator.log"
+        operator = Operator(honest.namespace, log, serves=f"{honest.namespace},{bad.namespace}", enter=memory.enter)
+        operator.start()
+        honest.apply(shop())
+        eventually(lambda: honest.get("configmap", "shop-manifest"))
+        yield Place(operator, honest, tenant, memory)
+        if operator.process is not None and operator.process.poll() is None:
+            operator.stop()
+        print(log.read_text()[-20000:])
+    bad.remove_namespace()
+    honest.remove_namespace()
 
 
 @pytest.fixture

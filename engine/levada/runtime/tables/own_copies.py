@@ -90,7 +90,8 @@ class OwnCopies:
             return False
         if not isinstance(phase, Errored) or not copies_again(config, record.name, phase.code, phase.retry_policy):
             return False
-        if record.own.copies and record.own.at is not None and now - record.own.at > _CALM:
+        # A copy of the future was made while the clock was ahead.
+        if record.own.copies and record.own.at is not None and abs(now - record.own.at) > _CALM:
             self._keep(record, OwnCopy())
         own = record.own
         held = hold_reason(own, config, self._size(record.id), unreadable=self._is_unreadable(record, config))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from levada import codes
@@ -18,6 +18,8 @@ from levada.stores.phases import Catchup, Errored, FinishedCopy, Init, Ready, Sy
 from levada.values import Lsn
 
 _COMPARED: Final = frozenset({codes.COMPARISON_PENDING, codes.ROW_FILTER_CHANGED})
+_LONGEST_DELAY: Final = timedelta(days=1)
+"""No manifest has a longer ``maxDelaySeconds``."""
 
 
 def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> TableReplicationPhase | None:
@@ -39,10 +41,13 @@ def next_phase(phase: TableReplicationPhase, position: Lsn, staged: Lsn) -> Tabl
 
 
 def retry_is_due(phase: TableReplicationPhase, now: datetime) -> bool:
-    """Return True if the table is parked with an automatic retry that is due."""
+    """Return True if the table is parked with an automatic retry that is due.
+
+    A time that no delay reaches is that of a clock that was ahead then, and is due.
+    """
     if not isinstance(phase, Errored) or phase.retry_policy is not RetryPolicy.TIMED_RETRY:
         return False
-    return phase.next_retry is not None and phase.next_retry <= now
+    return phase.next_retry is not None and not now < phase.next_retry <= now + _LONGEST_DELAY
 
 
 def needs_resync(phase: TableReplicationPhase) -> bool:
