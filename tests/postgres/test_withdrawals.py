@@ -265,6 +265,31 @@ def test_neither_a_rule_nor_a_guard_keeps_an_identity_from_being_lent(db: Databa
 
 
 @pytest.mark.since(15)
+def test_a_warning_names_a_table_that_gets_no_other_identity(db: Database) -> None:
+    """An event trigger that always fires refuses the ALTER TABLE as well. The statement succeeds, with a warning."""
+    with_media(db)
+    db.execute(
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN IF EXISTS ("
+        " SELECT FROM pg_event_trigger_ddl_commands() d JOIN pg_class c ON c.oid = d.objid WHERE c.relreplident = 'f')"
+        " THEN RAISE 'no'; END IF; END $$",
+        "CREATE EVENT TRIGGER guard ON ddl_command_end WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION guard()",
+        "ALTER EVENT TRIGGER guard ENABLE ALWAYS",
+    )
+    notices: list[str] = []
+    with db.connect() as holder, db.connect() as c:
+        c.add_notice_handler(lambda d: notices.append(d.message_primary or ""))
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute("ALTER TABLE media DROP CONSTRAINT media_pkey")
+        holder.execute("ROLLBACK")
+    assert [n.partition(":")[0] for n in notices] == [
+        "levada could not take table public.media without a replica identity out of publication p"
+    ]
+    db.execute("DROP EVENT TRIGGER guard")
+
+
+@pytest.mark.since(15)
 def test_a_statement_over_many_tables_waits_for_one_lock(db: Database) -> None:
     """It ends in time, and so does the return of the identities: a reader of some tables keeps only these."""
     with_media(db)

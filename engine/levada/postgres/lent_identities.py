@@ -75,6 +75,7 @@ BEGIN
                 IF SQLSTATE = '55P03' THEN
                     PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
                 END IF;
+                refused := refused OR lent <> '';
                 lent := '';
                 EXIT;
             END;
