@@ -222,9 +222,7 @@ def read_both(db: Database, tmp_path: Path, slots: list[str], last: bytes) -> tu
 @pytest.mark.parametrize("seed", range(4))
 def test_random_transactions_are_read_as_by_the_other_protocol(db: Database, tmp_path: Path, seed: int) -> None:
     """Changes, their places, their relations and their transactions are the same, for savepoints and DDL too."""
-    db.execute("CREATE TABLE shared (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)")
-    for n in range(3):
-        db.execute(f"CREATE TABLE own{n} (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, v text)")  # type: ignore[arg-type]
+    Client.create(db, 3)
     db.execute("CREATE PUBLICATION p FOR ALL TABLES")
     slots = [f"{db.name}_{n}" for n in range(2)]
     with db.connect() as c:
