@@ -30,6 +30,6 @@ An emptied table counts as rewritten          ``ducklake-18``            1109 s 
 .. [4] On two cores with a load of 25. An earlier generator found it in 4 statements.
 .. [5] Together with the rule that a key lacks no part in the stream. Each of the two alone hides what the other lets
    pass: nothing was found in 36 histories and 964 s with the first one taken back.
-.. [6] Not found again within 24 histories and 601 s. Since then a table has two such names more often.
+.. [6] Not found again within 24 histories and 601 s, nor since a table has two such names more often, in 24 and 273 s.
 .. [7] Not found again within 36 histories and 280 s.
 """
