@@ -15,7 +15,7 @@ def _definition(draw: Draw) -> str:
     keys = [f"k{i} {draw.one(list(KEYS))}" for i in range(draw.one((1, 1, 2, 2, 2, 3)))]
     columns = [f"c{i} {draw.one(list(VALUES))}" for i in range(1, draw.one((2, 3, 4, 6)))]
     if draw.trait("names alike", 0.3):
-        columns += [f"{quoted(name)} int" for name in draw.rng.sample(alike(draw), draw.one((1, 2)))]
+        columns += [f"{quoted(name)} int" for name in draw.rng.sample(alike(draw), draw.one((1, 2, 2, 2)))]
     names = [k.split()[0] for k in keys]
     if draw.trait("generated key", 0.2):
         keys[0] = "base int"

@@ -338,3 +338,16 @@ def test_a_look_does_not_wait_for_a_locked_table(db: Database) -> None:
     assert look.tables.keys() == {table_id(db, "t"), table_id(db, "r")}
     assert not look.tables[table_id(db, "r")].leaves[table_id(db, "r_2")].empty
     assert leaf(db, "r", "r_2").empty
+
+
+def test_a_key_that_is_not_streamed_as_a_whole(versions: Database) -> None:
+    """A generated column, or one that the publication's list lacks, makes it no key of what is streamed."""
+    versions.execute("CREATE TABLE keyed (id int, v int, g int GENERATED ALWAYS AS (v) STORED, PRIMARY KEY (id, g))")
+    versions.execute("CREATE TABLE plain (id int, v int, PRIMARY KEY (id, v))")
+    with versions.connection.connect() as c:
+        keyed, plain = (describe_without_waiting(c, table_id(versions, name)) for name in ("keyed", "plain"))
+    plain.require_streamed_key(None)
+    for description, columns in ((keyed, None), (plain, [1])):
+        with pytest.raises(NeedsOperator) as raised:
+            description.require_streamed_key(columns)
+        assert raised.value.code == "identity_missing"
