@@ -53,6 +53,12 @@ def test_manifest_changes(engine: Engine, db: Database) -> None:
     assert wrong["manifest"]["error"]["code"] == "invalid_manifest"
     assert table(wrong, "first")["suspended"]
 
+    engine.spec = {"tables": {"include": [{"schema": "publc", "name": "*"}]}}
+    engine.write_manifest(table_sync("first", suspend=True))
+    slipped = engine.wait_for(lambda p: (p["manifest"]["error"] or {}).get("code") == "no_tables_selected")
+    assert "none of the 2 tables" in slipped["manifest"]["error"]["reason"]
+    assert [t["name"] for t in slipped["tables"]] == ["first", "second"]
+
     engine.spec = {"suspend": False}
     engine.write_manifest(
         table_sync("first", destinationTable="renamed"), table_sync("second", mode="Changelog", resyncNonce=3)

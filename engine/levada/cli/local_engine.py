@@ -55,7 +55,8 @@ def local_engine(
     slot = slot_progress(manifests, secrets=secrets)
     if slot.active:
         raise engine_elsewhere(slot.name, command)
-    if slot.sampled_at is None and not stored_progress(manifests, secrets=secrets, work_dir=work_dir).tables:
+    ran = slot.sampled_at is not None or manifests.pipeline.spec.suspend
+    if not ran and not stored_progress(manifests, secrets=secrets, work_dir=work_dir).tables:
         # A start would make the slot, whose WAL then stays on the source's disk, and begin to copy every table.
         raise NeedsOperator(
             "pipeline_never_ran",

@@ -35,7 +35,7 @@ def delete_rows(connection: WatchedConnection, row: TableRow, schema: Replicated
 def places(place: QualifiedTable) -> list[Remaining]:
     """Return what may still have the rows at the server. VACUUM overwrites no bytes in the free space of a page."""
     where = f"the free space in pages of {place}, and its dead rows and statistics if it could not be vacuumed"
-    return [Remaining(where, f"VACUUM (FULL, ANALYZE) {place}"), _STANDBYS]
+    return [Remaining(where, f"VACUUM (FULL, ANALYZE) {place.sql}"), _STANDBYS]
 
 
 def vacuum(server: PostgresConnection, place: QualifiedTable) -> None:

@@ -14,6 +14,7 @@ from levada import codes
 from levada.errors import InvalidManifest, NeedsOperator, Transient
 from levada.mask_keys import MaskKeyFiles
 from levada.postgres.problems import Problem, Severity
+from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.approval import approved_value, require_key_approval
 from levada.runtime.host.assembly import PipelineParts, assemble, destination_secret, pipeline_config
@@ -42,7 +43,7 @@ from levada.runtime.tables.retries import SOURCE_AWAY
 from levada.spec import Manifests
 from levada.status import PipelineState, Progress
 from levada.stores import MemoryStorage
-from levada.values import PipelineOwner
+from levada.values import PipelineOwner, QualifiedTable
 
 _log = logging.getLogger(__name__)
 
@@ -334,8 +335,25 @@ class Run:
         if not spec.suspend:
             # A changed key takes effect in a new pipeline only.
             keys = pipeline.config.mask_keys
-            pipeline.reconfigure(pipeline_config(manifests, secrets=parts.secrets, work_dir=parts.work_dir, keys=keys))
+            config = pipeline_config(manifests, secrets=parts.secrets, work_dir=parts.work_dir, keys=keys)
+            require_kept_table(config, pipeline.progress())
+            pipeline.reconfigure(config)
             parts.set_progress_deadline(spec.health.progress_deadline_seconds)
+
+
+def require_kept_table(config: PipelineConfig, progress: Progress) -> None:
+    """Raise NeedsOperator ``no_tables_selected`` if a changed manifest selects none of the tables that run. Pure.
+
+    Their states would be deleted, so that after a slip in ``spec.tables`` all of them were copied again.
+    """
+    names = [QualifiedTable(table.schema, table.name) for table in progress.tables]
+    if names and not any(map(config.is_selected, names)):
+        raise NeedsOperator(
+            codes.NO_TABLES_SELECTED,
+            f"spec.tables selects none of the {counted(len(names), 'table')} that are replicated",
+            hint="correct spec.tables. If none of them is meant any more, stop the engine and start it again:"
+            " levada plan MANIFEST shows what it would do",
+        )
 
 
 def not_running(pipeline: str) -> Transient:
