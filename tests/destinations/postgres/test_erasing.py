@@ -1,4 +1,4 @@
-"""What may still have erased rows at a PostgreSQL server."""
+"""The places at a PostgreSQL server that an erasure leaves to others."""
 
 from __future__ import annotations
 
