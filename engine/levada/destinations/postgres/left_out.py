@@ -13,6 +13,7 @@ from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.region import read_copy
 from levada.destinations.postgres.shadow_copy import ShadowCopy
 from levada.destinations.postgres.state import TableRow
+from levada.destinations.postgres.types import held_shape
 from levada.destinations.schema_changes import unconvertible
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.silence import WatchedConnection
@@ -52,7 +53,9 @@ def read_rows(
     """
     held = {c.attnum: c for c in columns}
     own = tuple(
-        replace(c, name=held[c.attnum].name, type=held[c.attnum].shape) for c in schema.columns if c.attnum in held
+        replace(c, name=held[c.attnum].name, type=held_shape(held[c.attnum].shape))
+        for c in schema.columns
+        if c.attnum in held
     )
     stored = replace(schema, columns=own)
     command = sql.SQL("COPY (SELECT {} FROM {} t {}) TO STDOUT (FORMAT binary)").format(
