@@ -8,6 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 from psycopg import sql
 
+from levada.destinations.data_files.source_types import as_source
+from levada.destinations.kept_values import NoConversionError
 from levada.destinations.postgres.columns import HeldColumn
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.region import read_copy
@@ -73,8 +75,7 @@ def _converted(rows: pa.RecordBatch, stored: ReplicatedTableSchema, schema: Repl
             arrays.append(pa.nulls(rows.num_rows, column.type.arrow))
             continue
         try:
-            arrays.append(rows.column(places[column.attnum]).cast(column.type.arrow))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            # Arrow's message contains the value, so do not chain it.
+            arrays.append(as_source(rows.column(places[column.attnum]), column.type.arrow))
+        except NoConversionError:
             raise unconvertible(schema) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
