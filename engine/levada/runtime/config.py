@@ -22,6 +22,7 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.values import (
     CopyMode,
     Deletes,
+    GeneratedColumns,
     Keyless,
     MetadataColumn,
     OnPartitionGone,
@@ -72,6 +73,8 @@ class PublicationConfig:
 
     name: str
     managed: bool = True
+    generated_columns: GeneratedColumns = GeneratedColumns.LEAVE_OUT
+    """Whether a managed publication streams generated columns. Another one says so itself."""
 
     @property
     def append(self) -> str:
