@@ -23,6 +23,7 @@ from levada.runtime.erasures.eraser import Eraser
 from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
+from levada.runtime.stages.ahead import AheadStage
 from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.capture import CaptureThread
@@ -164,6 +165,7 @@ def assemble_supervisor(
         capture=capture.thread,
         copies=CopyStage(parts, copier),
         arrivals=arrivals,
+        ahead=AheadStage(parts, applier),
         applies=ApplyStage(parts, applier, arrivals),
         cuts=CutStage(parts),
         lake_cuts=LakeCuts(parts, around.epoch, capture.thread),

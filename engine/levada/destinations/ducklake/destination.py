@@ -17,6 +17,8 @@ from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.file_destination import FileDestination, FileTableState
+from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
@@ -51,12 +53,11 @@ from levada.destinations.ducklake.writes import (
     commit,
     is_uncommitted,
     new_row,
+    synced_index,
     upsert_batch,
 )
 from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import (
-    FencedDestination,
-    TableState,
     TableStates,
     check_same_table,
     committed,
@@ -82,7 +83,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
-class LakeState(TableState):
+class LakeState(FileTableState):
     """The state of one table that this process keeps between calls."""
 
     index: TableIndex
@@ -91,7 +92,7 @@ class LakeState(TableState):
 
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
-        self.seen = None
+        FileTableState.forget(self)
         self.index.forget()
         self.synced.known = None
         self.forget_replacement()
@@ -103,7 +104,7 @@ class LakeState(TableState):
             self.replacement = None
 
 
-class DuckLakeDestination(FencedDestination[LakeState]):
+class DuckLakeDestination(FileDestination[LakeState]):
     """Writes each source table to a DuckLake table, with its watermark in the same transaction of the catalog.
 
     Upsert tables get delete files. The positions come from a key index in ``context.work_dir``, which can be rebuilt if
@@ -122,6 +123,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         repairs=True,
         erases=True,
         copies_in_process=True,
+        folds_ahead=True,
     )
     settings_model = Settings
 
@@ -133,8 +135,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         self._state = State(Owner(context))
         self._lock = threading.Lock()
         self._opened: Catalog | None = None
-        self.batch_tasks: BatchRunner | None = None
-        """The runner of the tasks that write batches. With None this process writes them."""
+        self.batch_tasks = None
 
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
@@ -166,6 +167,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     def shutdown(self) -> None:
         """Close the connections."""
+        super().shutdown()
         self._database.close()
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
@@ -387,6 +389,22 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     # -- parts of the methods above
 
+    def _known_states(self) -> Mapping[TableId, LakeState]:
+        return self._states.known()
+
+    def _task_ahead(self, state: LakeState, events: TableEvents) -> FoldTask | None:
+        catalog, schema = self._catalog(), events.schema
+        with self._database.transaction(f"reading {schema.name}") as connection:
+            row, _ = self._state.require_copied(connection, self._name(events.target), schema)
+            intact = read_intact(connection, catalog.lake.uri, row)
+            last_id = last_column_id(connection, intact.table.id)
+        columns, changes = reconcile(intact.columns, last_id, schema, TableMode.UPSERT, self._context.on_schema_change)
+        if changes:
+            return None
+        index = synced_index(catalog, row, intact, columns, state.index, state.synced, schema)
+        storage = catalog.lake.storage(intact.table.folder)
+        return FoldTask(storage, columns.files(schema), schema, index.seed, events.after, None)
+
     def _apply(self, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         catalog = self._catalog()
         self._retried(lambda: self._apply_once(catalog, state, events, mark))
@@ -409,7 +427,17 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             _log.info("%s: %s", row.name, "; ".join(made))
         if mode is TableMode.UPSERT:
             upsert_batch(
-                catalog, row, intact, columns, state.index, state.synced, events, after, mark, self.batch_tasks
+                catalog,
+                row,
+                intact,
+                columns,
+                state.index,
+                state.synced,
+                events,
+                after,
+                mark,
+                self.batch_tasks,
+                state.ahead,
             )
         else:
             append_batch(catalog, row, intact, columns, events, after, mark, self.batch_tasks)

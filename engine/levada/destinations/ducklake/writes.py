@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from levada import codes
 from levada.copy.tasks import BatchRunner, run_tasks
+from levada.destinations.data_files.folded_ahead import FoldedAhead
 from levada.destinations.data_files.key_reader import KeyReader
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
 from levada.destinations.data_files.parallel_upsert import ParallelUpsert
@@ -153,6 +154,7 @@ def upsert_batch(
     after: Lsn,
     mark: Watermark,
     runner: BatchRunner | None = None,
+    ahead: FoldedAhead | None = None,
 ) -> None:
     """Write the last state of each key, with delete files for the rows before, from commit LSN ``after`` on.
 
@@ -162,7 +164,8 @@ def upsert_batch(
     live: dict[str, LiveDataFile] = {}
     opened = synced_index(catalog, row, intact, columns, index, synced, events.schema)
     deletes = DeletedRows(storage, catalog.lake)
-    batch = ParallelUpsert(storage, columns.files(events.schema), events.schema, opened, deletes, runner=runner)
+    files = columns.files(events.schema)
+    batch = ParallelUpsert(storage, files, events.schema, opened, deletes, runner=runner, ahead=ahead)
     with index_errors(index.folder):
         batch.run(events, after)
     if not batch.changes and columns.columns == intact.columns.columns:
