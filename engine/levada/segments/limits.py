@@ -22,8 +22,8 @@ class FileLimits:
     row_group_bytes: int = 8 << 20
     transaction_rows: int = 1 << 16
     whole_bytes: int = 32 << 20
-    early_rows: int = 400_000
-    early_bytes: int = 24 << 20
+    early_rows: int = 200_000
+    early_bytes: int = 12 << 20
 
 
 @dataclass(frozen=True, slots=True)
