@@ -16,6 +16,8 @@ from tests.rigs.lake import Lake
 from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
+from levada.apply.metadata import stored_form
+from levada.apply.moves import MoveBatch, MovePlan
 from levada.copy.batch_processes import BatchProcesses
 from levada.copy.process_tasks import ProcessTasks
 from levada.destinations.data_files import folded_ahead
@@ -25,11 +27,12 @@ from levada.destinations.iceberg.settings import TableSettings
 from levada.errors import Transient
 from levada.schema import Kind, TableTarget
 from levada.segments import StagedBatch
+from levada.segments.batch import EventBatch
 from levada.segments.files import SegmentFile
 from levada.segments.manifest import Manifest
 from levada.segments.writer import UNKNOWN_COMMIT
 from levada.testing import column
-from levada.values import Watermark
+from levada.values import Deletes, Watermark
 
 
 @dataclass
@@ -46,9 +49,9 @@ class Place:
         """The names of the data files in the lake's folder, without those of deletes."""
         return {p.name for p in self.folder.rglob("*.parquet") if "delete" not in p.name}
 
-    def write(self, stream: Stream) -> int:
+    def write(self, stream: Stream, form: Callable[[StagedBatch], EventBatch] = lambda staged: staged) -> int:
         """Apply what the source has changed. Return the number of ranges that other processes have folded."""
-        batch = stream.batch()
+        batch = form(stream.batch())
         self.destination.write_events(batch, self.mark(batch.until))
         return batch.changes(stream.schema.id).tasks
 
@@ -174,7 +177,7 @@ def test_a_batch_only_looks_up_what_was_folded(ducklake_place: Place) -> None:
     assert place.data_files() == before | written
 
 
-@pytest.mark.parametrize("what", ["copy", "column", "truncate", "age", "another index"])
+@pytest.mark.parametrize("what", ["copy", "column", "truncate", "age", "another index", "ignored", "moves"])
 def test_what_changed_meanwhile_makes_it_void(ducklake_place: Place, what: str) -> None:
     """The batch folds the file again, in the form that the table has then, and no file is left over."""
     place, stream = ducklake_place, copied(ducklake_place)
@@ -187,11 +190,18 @@ def test_what_changed_meanwhile_makes_it_void(ducklake_place: Place, what: str) 
             stream.insert(id=10, item="ten", note=None)
     else:
         stream.insert(id=10, item="ten", note=None)
+    if what == "ignored":
+        stream.delete(id=1)
     manifest = staged(stream)
     before = place.data_files()
     fold_ahead(place, stream, manifest)
     (written,) = place.data_files() - before
     expected = {1: "item 1", 2: "item 2", 3: "item 3", 10: "ten"}
+    form: Callable[[StagedBatch], EventBatch] = stored_form
+
+    def moving(staged: StagedBatch) -> EventBatch:
+        return MoveBatch(staged, MovePlan((), {}, staged.until), place.destination)
+
     match what:
         case "copy":
             place.destination.drop_table_for_copy(TableTarget.of(ORDERS))
@@ -202,9 +212,13 @@ def test_what_changed_meanwhile_makes_it_void(ducklake_place: Place, what: str) 
             expected = {10: "ten"}
         case "age":
             clock.append(3601.0)
+        case "ignored":
+            stream.deletes, form = Deletes.IGNORE, stored_form
+        case "moves":
+            form = moving
         case "another index":
             place.destination._table_of(stream.target).index.forget()
-    assert place.write(stream) == 0
+    assert place.write(stream, form) == 0
     assert items(place) == expected
     assert written not in place.data_files()
 

@@ -61,7 +61,7 @@ class FoldedAhead:
         mine = _Ahead(task, self._clock())
         with self._changed:
             full = sum(_size(f.folded) for f in self._files.values() if f.folded is not None) >= _MOST_BYTES
-            if full or part is None or file.path in self._files:
+            if full or part is None or not events.as_staged or file.path in self._files:
                 return
             self._files[file.path] = mine
         name, never = f"changes of {task.schema.name}", threading.Event()
@@ -81,8 +81,8 @@ class FoldedAhead:
 
         The caller owns the data files of a result. Results that the batch cannot use are removed.
         """
-        if task.before is not None:
-            # Rows before the TRUNCATE are among those of the file.
+        if task.before is not None or not events.as_staged:
+            # Rows before the TRUNCATE are among those of the file, and so are deletes that may not be applied.
             self.forget(f.path for f in events.files)
         waiting: list[SegmentFile] = []
         for file in events.files:

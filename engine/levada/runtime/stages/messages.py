@@ -52,6 +52,13 @@ class EarlyFilesRemoved(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class FileFolded(Message):
+    """A file of a transaction in progress was folded, or that failed."""
+
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
 class CopyStarted(Message):
     """A copy has its snapshot and begins to read."""
 
