@@ -51,6 +51,7 @@ from levada.destinations.ducklake.writes import (
     commit,
     is_uncommitted,
     new_row,
+    take_key,
     upsert_batch,
 )
 from levada.destinations.erasure import Erased, Erasure
@@ -400,10 +401,12 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             last_id = last_column_id(connection, intact.table.id)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
-        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
+        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=True)
         if not is_new:
             return
         after = max(events.after, held)
+        if mode is TableMode.UPSERT and row.key != key_text(schema):
+            row = take_key(catalog, row, intact, state.index, state.synced, schema, mark)
         columns, made = reconcile(intact.columns, last_id, schema, mode, self._context.on_schema_change)
         if made:
             _log.info("%s: %s", row.name, "; ".join(made))

@@ -24,7 +24,7 @@ from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import FencedDestination, committed, missing
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, upsert_batch
-from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
+from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_mode, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.checked_catalog import CheckedCatalog
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
@@ -33,7 +33,7 @@ from levada.destinations.iceberg.cuts import update_cuts
 from levada.destinations.iceberg.erasing import erase
 from levada.destinations.iceberg.evolution import backfill, evolve_to
 from levada.destinations.iceberg.foreign_changes import resync_hint
-from levada.destinations.iceberg.index_sync import index_copy, synced_index
+from levada.destinations.iceberg.index_sync import index_copy, synced_index, take_key
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown
 from levada.destinations.iceberg.known_tables import KnownTables
 from levada.destinations.iceberg.lineage import Lineage
@@ -472,7 +472,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         table = self._known.open(state)
         if table is None:
             raise missing(state.name, schema.name)
-        check_same_table(table, schema, mode)
+        check_same_mode(table, schema, mode)
         table.check_epoch(mark)
         self._intact(state, table)
         held = table.metadata.lsn
@@ -480,6 +480,8 @@ class IcebergDestination(FencedDestination[IcebergState]):
             return
         after = events.after if held is None else max(events.after, held)
         table.upgrade()
+        if mode is TableMode.UPSERT:
+            take_key(state, table, schema, self._context.pipeline)
         layout = evolve_to(table, schema, mode, self._context.on_schema_change)
         files = arrange_as(table, events.target, layout)
         if mode is TableMode.UPSERT:
