@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -132,7 +133,7 @@ def test_a_restart_continues_the_pass(replicated: Replicated) -> None:
 
 
 def write_as_levada(shop: Shop, changes: list[str]) -> None:
-    """Write with the engine's properties, without which the table is parked (`foreign_write`)."""
+    """Write as the engine does, with its record of its last commit. Otherwise the table is parked (`foreign_write`)."""
     newest = shop.sql("SELECT summary FROM {t}.snapshots ORDER BY committed_at DESC LIMIT 1")[0]["summary"]
     prefix = "spark.sql.iceberg.snapshot-property."
     names = [name for name in newest if name.startswith("levada")]
@@ -143,6 +144,12 @@ def write_as_levada(shop: Shop, changes: list[str]) -> None:
     finally:
         for name in names:
             shop.spark.conf.unset(f"{prefix}{name}")
+    newest_id = shop.sql("SELECT snapshot_id FROM {t}.snapshots ORDER BY committed_at DESC LIMIT 1")[0]["snapshot_id"]
+    kept = {row["key"]: row["value"] for row in shop.sql("SHOW TBLPROPERTIES {t}")}
+    recorded = json.dumps({**json.loads(kept["levada.last-commit"]), "snapshot": newest_id})
+    # The text is formatted once more.
+    text = recorded.replace("{", "{{").replace("}", "}}")
+    shop.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('levada.last-commit' = '{text}')")
 
 
 @pytest.mark.nightly

@@ -301,12 +301,12 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace the rows that differ, in a commit that the state does not record."""
+        """Replace the rows that differ. A table that another writer has changed counts so until `accept_repair`."""
         assert isinstance(fixed, DuckLakeVersion)
         state = self._table_of(target)
         with state.lock:
             try:
-                repair_rows(self._catalog(), target.schema, fixed, repair.gone, rows, mark)
+                repair_rows(self._catalog(), target.schema, fixed, repair, rows, mark)
             finally:
                 state.index.forget()
                 state.synced.known = None

@@ -58,7 +58,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.interface import Capabilities, DestinationContext, NamedCut, TableMode
 from levada.destinations.ownership import ANOTHERS
-from levada.destinations.verification import FixedTable, Repair
+from levada.destinations.verification import FixedTable, Repair, is_kept
 from levada.errors import DestinationChanged, LevadaError
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -307,14 +307,15 @@ class IcebergDestination(FencedDestination[IcebergState]):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace the rows that differ. The table counts as changed by another writer until `accept_repair`."""
+        """Replace the rows that differ. A table that another writer has changed counts so until `accept_repair`."""
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
         schema, mode = target.schema, self.effective_mode(target)
         with self._opened(target, mark) as (state, table):
+            kept = is_kept(table.check_intact, repair)
             files = arrange_as(table, target, evolve_to(table, schema, mode, self._context.on_schema_change))
-            rewrite_keys(state, table, files, schema, fixed, repair.gone, rows)
+            rewrite_keys(state, table, files, schema, fixed, repair.gone, rows, recorded=kept)
 
     def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
         """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
