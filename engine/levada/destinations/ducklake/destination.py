@@ -120,6 +120,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         keeps_deleted=True,
         keeps_ranges=True,
         verifies=True,
+        verifies_ranges=True,
         repairs=True,
         erases=True,
         copies_in_process=True,
