@@ -24,7 +24,6 @@ from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.ducklake.columns import initial_columns
 from levada.destinations.iceberg.schema import initial_layout
 from levada.destinations.key_index.table_index import TableIndex
-from levada.destinations.keys import key_kind
 from levada.schema import Column, ReplicatedTableSchema
 from levada.testing import ArrowRows, table
 from levada.testing.destinations.values import KINDS, kind_rows
@@ -123,7 +122,7 @@ def test_files_are_read_written_and_indexed(
             for part, _ in file.read(storage, list(layout.arrow)):
                 writer.write(cast_columns(part.columns, layout.arrow, "kinds"))
         assert sum(f.rows for f in writer.files) == rows - len(positions)
-        index = TableIndex(tmp_path / f"index{len(positions)}").open(key_kind(SCHEMA))
+        index = TableIndex(tmp_path / f"index{len(positions)}").open(SCHEMA)
         add_files(index, KeyReader.of(SCHEMA, layout, index.seed), storage, [file, without_deletes(path)])
         index.commit(1)
 

@@ -17,6 +17,7 @@ from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
 from levada.destinations.ducklake import DuckLakeDestination
 from levada.destinations.ducklake.fixed_table import DuckLakeVersion
+from levada.destinations.ducklake.tables import read_content
 from levada.errors import NeedsOperator, Transient
 from levada.mask_keys import KeyFile, MaskKeyFiles
 from levada.runtime.config import TableConfig, VerifyConfig
@@ -210,6 +211,39 @@ def test_a_repair_that_does_not_end_leaves_the_table_parked(
     assert shop.verify(repair=True).repaired_equal
     shop.db.execute("INSERT INTO t VALUES (102)")
     until(lambda: shop.lake.sql("SELECT count(*) FROM shop_public.t"), lambda found: found == [(102,)])
+    assert shop.verify().equal
+
+
+def test_a_repair_that_does_not_end_leaves_an_intact_table_as_it_was(
+    in_ducklake: InDuckLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that differ although no other writer came are written, and the table goes on, also in another process."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g FROM generate_series(1, 100) g"
+    )
+    shop.start()
+    shop.damage("DELETE FROM t WHERE id = 7; UPDATE t SET v = 'theirs' WHERE id = 8")
+    with shop.replica.connect() as connection:
+        connection.execute("SET search_path = lake")
+        [(number,)] = connection.execute("SELECT table_id FROM ducklake_table WHERE table_name = 't'").fetchall()
+        now = read_content(connection, number)
+        connection.execute("UPDATE levada_tables SET next_row_id = %s, row_count = %s", [now.next_row_id, now.rows])
+
+    def ended(*_: object) -> None:
+        raise Transient("destination_unavailable", "the process ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DuckLakeDestination, "accept_repair", ended)
+        with pytest.raises(Transient):
+            shop.verify(repair=True)
+    shop.db.execute("INSERT INTO t VALUES (101)", "UPDATE t SET v = 'mine' WHERE id = 8")
+    shop.wait_caught_up()
+    assert shop.pipeline is not None
+    shop.pipeline.stop()
+    shop.start()
+    shop.db.execute("INSERT INTO t VALUES (102)")
+    shop.wait_caught_up()
     assert shop.verify().equal
 
 

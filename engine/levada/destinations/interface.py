@@ -332,7 +332,9 @@ class Destination(ABC):
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
         """Apply the changes, schema changes and truncates of the batch, and store ``mark`` in the same commit.
 
-        ``events.changes(table).target`` is the target of a table of the batch.
+        ``events.changes(table).target`` is the target of a table of the batch. All changes of a table are identified by
+        one key. If the rows from before have another one, identify them by the new key, or raise NeedsOperator
+        ``key_changed``, after which the table is copied again.
 
         A batch with ``only_asks`` has no changes. Its result is the durability of the writes accepted before. After
         ACCEPTED the engine asks again before it acknowledges the changes. Keep no reference to the batch after the
@@ -439,10 +441,12 @@ class Destination(ABC):
     ) -> None:
         """Delete the rows that differ and add ``rows``, in one commit that moves no watermark.
 
-        Other rows may still differ. So until `accept_repair`, `applied` and `write_events` raise DestinationChanged, as
-        for a table that another writer has changed. ``fixed`` is the current version of the table. ``rows`` have the
-        columns of the target's schema. ``mark`` has the epoch of the driver. Raise Transient if the table changed
-        since.
+        If another writer has changed the table, other rows may still differ. So until `accept_repair`, `applied` and
+        `write_events` raise DestinationChanged, and so does this method for a range of the table. A table that no other
+        writer has changed goes on from its watermark, whether or not its repair ends.
+
+        ``fixed`` is the current version of the table. ``rows`` have the columns of the target's schema. ``mark`` has
+        the epoch of the driver. Raise Transient if the table changed since.
         """
         raise NotImplementedError(f"{self.name} cannot repair tables")
 

@@ -54,6 +54,7 @@ from levada.destinations.ducklake.writes import (
     is_uncommitted,
     new_row,
     synced_index,
+    take_key,
     upsert_batch,
 )
 from levada.destinations.erasure import Erased, Erasure
@@ -120,6 +121,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
         keeps_deleted=True,
         keeps_ranges=True,
         verifies=True,
+        verifies_ranges=True,
         repairs=True,
         erases=True,
         copies_in_process=True,
@@ -302,12 +304,12 @@ class DuckLakeDestination(FileDestination[LakeState]):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace the rows that differ, in a commit that the state does not record."""
+        """Replace the rows that differ. A table that another writer has changed counts so until `accept_repair`."""
         assert isinstance(fixed, DuckLakeVersion)
         state = self._table_of(target)
         with state.lock:
             try:
-                repair_rows(self._catalog(), target.schema, fixed, repair.gone, rows, mark)
+                repair_rows(self._catalog(), target.schema, fixed, repair, rows, mark)
             finally:
                 state.index.forget()
                 state.synced.known = None
@@ -418,10 +420,12 @@ class DuckLakeDestination(FileDestination[LakeState]):
             last_id = last_column_id(connection, intact.table.id)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
-        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
+        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=True)
         if not is_new:
             return
         after = max(events.after, held)
+        if mode is TableMode.UPSERT and row.key != key_text(schema):
+            row = take_key(catalog, row, intact, state.index, state.synced, schema, mark)
         columns, made = reconcile(intact.columns, last_id, schema, mode, self._context.on_schema_change)
         if made:
             _log.info("%s: %s", row.name, "; ".join(made))

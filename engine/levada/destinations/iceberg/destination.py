@@ -25,7 +25,7 @@ from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import committed, missing
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, task_ahead, upsert_batch
-from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
+from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_mode, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.checked_catalog import CheckedCatalog
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
@@ -34,7 +34,7 @@ from levada.destinations.iceberg.cuts import update_cuts
 from levada.destinations.iceberg.erasing import erase
 from levada.destinations.iceberg.evolution import backfill, evolve_to
 from levada.destinations.iceberg.foreign_changes import resync_hint
-from levada.destinations.iceberg.index_sync import index_copy, synced_index
+from levada.destinations.iceberg.index_sync import index_copy, synced_index, take_key
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown
 from levada.destinations.iceberg.known_tables import KnownTables
 from levada.destinations.iceberg.lineage import Lineage
@@ -59,7 +59,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.interface import Capabilities, DestinationContext, NamedCut, TableMode
 from levada.destinations.ownership import ANOTHERS
-from levada.destinations.verification import FixedTable, Repair
+from levada.destinations.verification import FixedTable, Repair, is_kept
 from levada.errors import DestinationChanged, LevadaError
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -309,14 +309,15 @@ class IcebergDestination(FileDestination[IcebergState]):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace the rows that differ. The table counts as changed by another writer until `accept_repair`."""
+        """Replace the rows that differ. A table that another writer has changed counts so until `accept_repair`."""
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
         schema, mode = target.schema, self.effective_mode(target)
         with self._opened(target, mark) as (state, table):
+            kept = is_kept(table.check_intact, repair)
             files = arrange_as(table, target, evolve_to(table, schema, mode, self._context.on_schema_change))
-            rewrite_keys(state, table, files, schema, fixed, repair.gone, rows)
+            rewrite_keys(state, table, files, schema, fixed, repair.gone, rows, recorded=kept)
 
     def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
         """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
@@ -481,7 +482,7 @@ class IcebergDestination(FileDestination[IcebergState]):
         table = self._known.open(state)
         if table is None:
             raise missing(state.name, schema.name)
-        check_same_table(table, schema, mode)
+        check_same_mode(table, schema, mode)
         table.check_epoch(mark)
         self._intact(state, table)
         held = table.metadata.lsn
@@ -489,6 +490,8 @@ class IcebergDestination(FileDestination[IcebergState]):
             return
         after = events.after if held is None else max(events.after, held)
         table.upgrade()
+        if mode is TableMode.UPSERT:
+            take_key(state, table, schema, self._context.pipeline)
         layout = evolve_to(table, schema, mode, self._context.on_schema_change)
         files = arrange_as(table, events.target, layout)
         if mode is TableMode.UPSERT:
