@@ -22,6 +22,7 @@ from levada.capture.source_catalog import SourceCatalog
 from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
+from levada.pgoutput.encoding import TextConversion, text_to_utf8
 from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.append_publication import PublicationNames
 from levada.postgres.catalog import read_type_infos
@@ -103,6 +104,8 @@ class TableResolver(SchemaResolver):
         self._withdrawn: dict[tuple[TableId, Lsn], ErrorOf] = {}
         self._leaves: dict[tuple[TableId, SnapshotId, int], set[TableId]] = {}
         self._catalog = SourceCatalog(connection, PublicationNames(publication, append))
+        self.conversion: TextConversion | None = None
+        """The conversion of the session's stream, if the database has another encoding than UTF8."""
 
     @property
     def message_prefixes(self) -> tuple[str, ...]:
@@ -177,7 +180,7 @@ class TableResolver(SchemaResolver):
         if content is None:
             return None
         try:
-            ddl = parse_ddl_message(content)
+            ddl = parse_ddl_message(text_to_utf8(content, self.conversion) or "")
         except DecodeError as error:
             # The trigger wrote the message, so a table did change. Only the catalog shows which one.
             _log.warning(
