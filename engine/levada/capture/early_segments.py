@@ -20,6 +20,7 @@ from levada.errors import DecodeError, LevadaError
 from levada.pgoutput import streamed
 from levada.pgoutput.changes import TRANSACTIONS, ChangeBatch, LogicalMessage, RelationChange
 from levada.pgoutput.decoder import Decoder, SchemaResolver
+from levada.pgoutput.encoding import TextConversion
 from levada.pgoutput.messages import HEADER, Relation
 from levada.pgoutput.streamed import StreamCommit
 from levada.schema import ReplicatedTableSchema
@@ -154,7 +155,9 @@ class EarlySegments:
         session: int,
         slice_messages: int,
         slice_bytes: int,
+        conversion: TextConversion | None = None,
     ) -> None:
+        self._conversion = conversion
         self._segments = log
         self._versions = versions
         self._keys = keys
@@ -183,7 +186,8 @@ class EarlySegments:
         """Take messages of a block, in their order, to be read by `advance`."""
         if xid not in self._open:
             versions = _Early(self._versions)
-            decoder = Decoder(versions, message_prefixes=self._versions.message_prefixes, keys=self._keys)
+            prefixes = self._versions.message_prefixes
+            decoder = Decoder(versions, message_prefixes=prefixes, keys=self._keys, conversion=self._conversion)
             name = f"open-{xid}-{self._epoch:08d}-{self._session}-{next(self._numbers)}"
             is_free = sum(o.writer is not None for o in self._open.values()) < _MOST_OPEN
             writer = (
