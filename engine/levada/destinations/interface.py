@@ -17,6 +17,7 @@ from levada.copy.tasks import BatchRunner
 from levada.destinations.check_jvm import CheckJvm
 from levada.destinations.collisions import TargetName
 from levada.destinations.erasure import Erased, Erasure
+from levada.destinations.groups import GroupWriter
 from levada.destinations.verification import FixedTable, Repair
 from levada.local.jars import Jar
 from levada.schema import TableTarget
@@ -327,6 +328,10 @@ class Destination(ABC):
         This is called for an empty table as well, so that it exists. After ACCEPTED the engine calls `write_events`
         with batches without changes until the rows are durable. Only then does it apply changes to the table.
         """
+
+    def group_writer(self) -> GroupWriter | None:
+        """Return what writes the first copies of small tables together, or None if they are written one by one."""
+        return None
 
     @abstractmethod
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:

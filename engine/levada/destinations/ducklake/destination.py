@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final, Self, TypeVar
+from typing import ClassVar, Self
 
 import psycopg
 import pyarrow as pa
 
-from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
@@ -30,6 +29,7 @@ from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.erasing import erase
 from levada.destinations.ducklake.fixed_table import DuckLakeVersion, current_version, has_files, while_current
 from levada.destinations.ducklake.format import create_catalog, read_format
+from levada.destinations.ducklake.group import LakeGroup
 from levada.destinations.ducklake.index_sync import live_files
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.repair import accept, repair_rows
@@ -53,6 +53,7 @@ from levada.destinations.ducklake.writes import (
     commit,
     is_uncommitted,
     new_row,
+    retried,
     synced_index,
     take_key,
     upsert_batch,
@@ -61,9 +62,9 @@ from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import (
     TableStates,
     check_same_table,
-    committed,
     require_epoch,
 )
+from levada.destinations.groups import GroupWriter
 from levada.destinations.interface import Capabilities, DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.ownership import Owner
@@ -77,10 +78,6 @@ from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
-
-_ATTEMPTS: Final = 5
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +175,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
     def check_place(self, target: TableTarget) -> None:
         """Raise NeedsOperator if the catalog has a table of that name which a copy must not replace."""
-        catalog, name = self._catalog(), self._name(target)
+        catalog, name = self._catalog(), self.place_of(target)
         with self._database.transaction(f"checking {name}") as connection:
             if self._context.only_checks:
                 catalog.state.create(connection)
@@ -188,14 +185,14 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table and its index. DuckLake keeps the files until its snapshots expire."""
-        catalog, name, state = self._catalog(), self._name(target), self._table_of(target)
+        catalog, name, state = self._catalog(), self.place_of(target), self._table_of(target)
 
         def run() -> None:
             with self._database.transaction(f"dropping {name}") as connection:
                 claims.drop(catalog, connection, target.schema, name, epoch)
 
         with state.lock:
-            self._retried(run)
+            retried(run)
             state.forget()
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
@@ -203,15 +200,15 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
         The commit removes all earlier rows.
         """
-        catalog, name, state, schema = self._catalog(), self._name(target), self._table_of(target), target.schema
+        catalog, name, state, schema = self._catalog(), self.place_of(target), self._table_of(target), target.schema
         mode = self.effective_mode(target)
         with state.lock:
-            made = self._retried(lambda: self._claimed(catalog, schema, name, mode, mark, rows.kept_place))
+            made = retried(lambda: self._claimed(catalog, schema, name, mode, mark, rows.kept_place))
             try:
                 copied = rows.map_ranges(made.writer(mark.lsn), made.ranges)
                 changes, after = made.changes(copied, state.index), new_row(made.row, schema, mode, mark)
                 # A copy replaces all rows, those of another writer included.
-                stored = self._retried(lambda: commit(catalog, made.row, made.intact, changes, after, check=False))
+                stored = retried(lambda: commit(catalog, made.row, made.intact, changes, after, check=False))
             except BaseException as error:
                 state.index.forget()
                 if isinstance(error, LevadaError) and is_uncommitted(error) and rows.kept_place != made.ranges.place:
@@ -221,6 +218,17 @@ class DuckLakeDestination(FileDestination[LakeState]):
             state.synced.known = None
             made.committed(copied, state.index, stored.snapshot)
         return Durability.DURABLE
+
+    def group_writer(self) -> GroupWriter:
+        """Return what commits the first copies of small tables in two snapshots."""
+        return LakeGroup(self._catalog(), self)
+
+    def group_committed(self, tables: Collection[TableId], mark: Watermark) -> None:
+        """Forget what was known of tables. The first batch of changes builds the key index of a small one."""
+        for state in map(self._states.of, tables):
+            with state.lock:
+                state.forget()
+                state.seen = mark.lsn
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return the table's watermark. Raise DestinationChanged if another writer changed the table."""
@@ -264,7 +272,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
         """Write the files again that have the rows, also those of former snapshots. All snapshots stay."""
         state = self._table_of(target)
         with state.lock:
-            return self._retried(lambda: self._erase(state, target, wanted, mark))
+            return retried(lambda: self._erase(state, target, wanted, mark))
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the rows of the current data files, also if another writer has changed the table.
@@ -334,7 +342,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
             try:
                 with self._database.transaction(f"beginning a copy of {schema.name}") as connection:
                     found = self._state.find_copied(connection, schema.id, lock=True)
-                    if found is None or found[0].name != self._name(target):
+                    if found is None or found[0].name != self.place_of(target):
                         return False
                     row, _ = found
                     require_epoch(row.epoch, mark.epoch)
@@ -366,7 +374,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
             if made is None:
                 return False
             try:
-                stored = self._retried(lambda: self._swap(catalog, table, made, mark))
+                stored = retried(lambda: self._swap(catalog, table, made, mark))
             except BaseException as error:
                 if not isinstance(error, LevadaError) or not is_uncommitted(error):
                     # The commit may have succeeded all the same. So keep the files, and never commit them again.
@@ -397,7 +405,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
     def _task_ahead(self, state: LakeState, events: TableEvents) -> FoldTask | None:
         catalog, schema = self._catalog(), events.schema
         with self._database.transaction(f"reading {schema.name}") as connection:
-            row, _ = self._state.require_copied(connection, self._name(events.target), schema)
+            row, _ = self._state.require_copied(connection, self.place_of(events.target), schema)
             intact = read_intact(connection, catalog.lake.uri, row)
             last_id = last_column_id(connection, intact.table.id)
         columns, changes = reconcile(intact.columns, last_id, schema, TableMode.UPSERT, self._context.on_schema_change)
@@ -409,12 +417,12 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
     def _apply(self, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         catalog = self._catalog()
-        self._retried(lambda: self._apply_once(catalog, state, events, mark))
+        retried(lambda: self._apply_once(catalog, state, events, mark))
 
     def _apply_once(self, catalog: Catalog, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
         with self._database.transaction(f"reading {schema.name}") as connection:
-            row, held = self._state.require_copied(connection, self._name(events.target), schema, mark.epoch)
+            row, held = self._state.require_copied(connection, self.place_of(events.target), schema, mark.epoch)
             is_new = state.begins(row.name, resync_command(row.owner.source_name), (row.epoch, held), mark)
             intact = read_intact(connection, catalog.lake.uri, row)
             last_id = last_column_id(connection, intact.table.id)
@@ -450,7 +458,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
     def _erase(self, state: LakeState, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
         catalog, schema, mode = self._catalog(), target.schema, self.effective_mode(target)
         with self._database.transaction(f"reading {schema.name}") as connection:
-            row, _ = self._state.require_copied(connection, self._name(target), schema, mark.epoch)
+            row, _ = self._state.require_copied(connection, self.place_of(target), schema, mark.epoch)
             intact = read_intact(connection, catalog.lake.uri, row)
         check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
         if not wanted.dry_run:
@@ -461,7 +469,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
     def _current_files(self, catalog: Catalog, target: TableTarget) -> tuple[IntactTable, Sequence[LiveDataFile]]:
         with self._database.transaction(f"reading {target.schema.name}") as connection:
-            row, _ = self._state.require_copied(connection, self._name(target), target.schema)
+            row, _ = self._state.require_copied(connection, self.place_of(target), target.schema)
             intact = read_intact(connection, catalog.lake.uri, row)
             return intact, read_files(connection, intact.table)
 
@@ -491,10 +499,6 @@ class DuckLakeDestination(FileDestination[LakeState]):
             intact = read_intact(connection, catalog.lake.uri, row)
         return made.commit(catalog, row, intact, mark)
 
-    def _retried(self, run: Callable[[], T]) -> T:
-        """Run a write, again if another writer of the catalog or a compaction came first."""
-        return committed(run, _ATTEMPTS, lambda error: error.code in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED))
-
     def _catalog(self) -> Catalog:
         """Return the catalog, which is opened or created at the first call."""
         with self._lock:
@@ -513,7 +517,8 @@ class DuckLakeDestination(FileDestination[LakeState]):
         lake = LakeFolder(path, store_properties(self._settings, self._context.credentials))
         return Catalog(self._database, self._state, lake, self._context.full_name)
 
-    def _name(self, target: TableTarget) -> FullName:
+    def place_of(self, target: TableTarget) -> FullName:
+        """Return the table's name in the catalog. Raise NeedsOperator ``destination_name_unusable``."""
         return full_name(self._settings.schema_name, target.schema.name, target.name)
 
     def _new_state(self, table: TableId) -> LakeState:

@@ -26,7 +26,7 @@ from levada.destinations.ducklake.state import State, TableRow, key_text, own_ta
 from levada.destinations.ducklake.statistics import DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import LiveDataFile, read_columns, read_content, read_files
-from levada.destinations.fenced import key_changed, require_epoch
+from levada.destinations.fenced import committed, key_changed, require_epoch
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
@@ -37,6 +37,7 @@ from levada.values import Lsn, Watermark
 
 _log = logging.getLogger(__name__)
 
+_ATTEMPTS: Final = 5
 _NOT_REPEATED: Final = frozenset({codes.COMMIT_CONFLICT, codes.FILE_VANISHED})
 """Errors of a task with which the whole batch is repeated."""
 
@@ -317,6 +318,11 @@ def _save(catalog: Catalog, row: TableRow, after: TableRow) -> None:
 def new_row(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark) -> TableRow:
     """Return the state after a copy."""
     return replace(row, mode=mode, key=key_text(schema), epoch=mark.epoch, lsn=mark.lsn, copy_folder=None)
+
+
+def retried(run: Callable[[], T]) -> T:
+    """Run a write, again if another writer of the catalog or a compaction came first."""
+    return committed(run, _ATTEMPTS, lambda error: error.code in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED))
 
 
 def conflict(message: str) -> Transient:

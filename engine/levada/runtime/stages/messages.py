@@ -12,8 +12,7 @@ from levada.apply.applier import Applied
 from levada.destinations.interface import NamedCut
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
-from levada.runtime.copies.group import Postponed
-from levada.runtime.copies.table_copy import Copied
+from levada.runtime.copies.outcomes import Outcome
 from levada.runtime.inbox import Ask, Message, Recorded
 from levada.runtime.tables.silent_columns import Columns, Unmarked
 from levada.schema import ReplicatedTableSchema
@@ -70,7 +69,7 @@ class CopyStarted(Message):
 class CopiesEnded(Message):
     """Copies that are durable at the destination, were postponed, or failed. Their ends are stored in one step."""
 
-    outcomes: Mapping[TableId, Copied | Postponed | BaseException]
+    outcomes: Mapping[TableId, Outcome]
 
 
 @dataclass(slots=True)
