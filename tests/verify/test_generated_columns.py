@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.rigs.database import Database
 from tests.rigs.replicated import Replicated, T, replicated
 
 from levada.errors import NeedsOperator
@@ -15,15 +14,8 @@ from levada.values import GeneratedColumns, MaskMethod
 
 __all__ = ["replicated"]
 
-pytestmark = pytest.mark.usefixtures("version_18")
+pytestmark = pytest.mark.since(18)
 GENERATED = "GENERATED ALWAYS AS"
-
-
-@pytest.fixture
-def version_18(db: Database) -> None:
-    """Skip the test on a server that streams no generated columns."""
-    if db.query("SELECT current_setting('server_version_num')::int < 180000") == [(True,)]:
-        pytest.skip("generated columns are streamed from PostgreSQL 18 on")
 
 
 def start(shop: Replicated, generated: GeneratedColumns = GeneratedColumns.REPLICATE, **more: Any) -> None:
