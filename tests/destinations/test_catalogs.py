@@ -47,6 +47,7 @@ def test_copy_then_changes(lake: Lake) -> None:
     assert lake.destination().applied(TableId(1)) is None
 
 
+@pytest.mark.nightly
 def test_a_large_batch_is_applied_in_pieces(hadoop: Lake) -> None:
     """A batch that is folded piece by piece comes to the same, in one commit, with truncates and unknown values."""
     destination = hadoop.destination()
@@ -133,7 +134,7 @@ def test_an_added_constant_reaches_the_rows_that_are_there(lake: Lake) -> None:
     assert {r["id"]: r["n"] for r in lake.rows()} == {2: 7, 3: 7, 4: 1}
 
 
-@pytest.mark.sampled
+@pytest.mark.nightly
 def test_an_added_date_that_python_does_not_have(lake: Lake) -> None:
     """A constant before the year 1 reaches the rows that are there, as a number of days."""
     destination = lake.destination()

@@ -82,14 +82,13 @@ def test_an_added_column_is_filled(storage: FileSystemStorage, layout: FileLayou
     held = without(layout, column)
     schema = table(*(c for c in KINDS if c is not column), name="public.kinds")
     path = write(storage, held, project(source_rows(rows, schema), held, schema))
-    for constant in constants(column):
-        for positions in deleted(rows).values():
-            file = LiveFile(path, np.array(positions, np.int64))
-            files = FillTask(storage, layout, {column.name: constant}, "kinds")(file)
-            filled = pa.concat_tables([pq.read_table(f.path) for f in files] or [layout.arrow.empty_table()])
-            assert filled.num_rows == rows - len(positions)
-            seen = as_source(filled.column(column.name), column.type.arrow).to_pylist()
-            assert repr(seen) == repr(constant.to_pylist() * filled.num_rows)
+    for constant, positions in zip(constants(column), deleted(rows).values(), strict=True):
+        file = LiveFile(path, np.array(positions, np.int64))
+        files = FillTask(storage, layout, {column.name: constant}, "kinds")(file)
+        filled = pa.concat_tables([pq.read_table(f.path) for f in files] or [layout.arrow.empty_table()])
+        assert filled.num_rows == rows - len(positions)
+        seen = as_source(filled.column(column.name), column.type.arrow).to_pylist()
+        assert repr(seen) == repr(constant.to_pylist() * filled.num_rows)
 
 
 @of_each_format

@@ -96,6 +96,7 @@ def move_some(connection: psycopg.Connection, rng: random.Random) -> None:
     connection.execute("UPDATE t SET id = id + 100000 WHERE id %% 37 = %s AND id < 100000", [rng.randint(0, 36)])
 
 
+@pytest.mark.nightly
 def test_an_equal_table_is_never_reported_while_it_is_written(replicated: Replicated) -> None:
     """Passes over a table whose rows, columns and keys change find no difference, and the table stays Ready."""
     replicated.db.execute(

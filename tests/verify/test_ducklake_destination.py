@@ -29,6 +29,7 @@ from levada.verify.differences import Kind
 __all__ = ["in_ducklake"]
 
 
+@pytest.mark.nightly
 def test_every_type_is_equal_and_its_smallest_change_is_found(in_ducklake: InDuckLake) -> None:
     """In copied and in streamed rows, and in rows from before a column. A change is found with its column alone."""
     shop = in_ducklake
@@ -91,6 +92,7 @@ def test_missing_added_and_repeated_rows_are_found(in_ducklake: InDuckLake) -> N
     assert shop.lake.sql("SELECT count(*), count(DISTINCT (a, b)) FROM shop_public.t") == [(2899, 2899)]
 
 
+@pytest.mark.nightly
 def test_a_table_under_writers_is_equal(in_ducklake: InDuckLake) -> None:
     """At the LSN of each comparison, while rows are inserted, changed and deleted, and files are compacted."""
     shop = in_ducklake
@@ -106,6 +108,7 @@ def test_a_table_under_writers_is_equal(in_ducklake: InDuckLake) -> None:
                 shop.lake.sql("CALL ducklake_merge_adjacent_files('lake')")
 
 
+@pytest.mark.nightly
 def test_a_shadow_copy_is_compared_before_the_swap(in_ducklake: InDuckLake) -> None:
     """With `verify.beforeSwap`, a resync swaps in what is equal to the source."""
     shop = in_ducklake
@@ -135,6 +138,7 @@ def test_a_changelog_is_not_compared(in_ducklake: InDuckLake) -> None:
     assert refused.value.code == "verify_unsupported"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("deletes", [Deletes.MARK, Deletes.IGNORE])
 def test_kept_rows_are_no_differences(in_ducklake: InDuckLake, deletes: Deletes) -> None:
     """With and without a mark. A row that lacks its mark, or has another value, is one."""
@@ -158,6 +162,7 @@ def test_kept_rows_are_no_differences(in_ducklake: InDuckLake, deletes: Deletes)
     assert (report.source_rows, report.kept) == (200, 101)
 
 
+@pytest.mark.nightly
 def test_masks_are_compared(in_ducklake: InDuckLake, tmp_path: Path) -> None:
     """The key, too, is masked at the destination, and only there."""
     shop = in_ducklake
@@ -242,6 +247,7 @@ def test_a_repair_that_does_not_end_leaves_an_intact_table_as_it_was(
     assert shop.verify().equal
 
 
+@pytest.mark.nightly
 def test_a_clean_up_during_a_repair_is_no_damage(in_ducklake: InDuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repair reads again what a compaction has replaced and removed, and does not call the table damaged."""
     shop = in_ducklake

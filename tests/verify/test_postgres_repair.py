@@ -27,6 +27,7 @@ def assert_same(replicated: Replicated, row: LiteralString = "t::text") -> None:
     assert replicated.replica.query(f"SELECT {row} FROM shop_public.t ORDER BY 1") == there
 
 
+@pytest.mark.nightly
 def test_keys_that_are_equal_and_have_another_text(replicated: Replicated) -> None:
     """A row keeps its place if another writer wrote its key with other digits, also one that others refer to."""
     replicated.db.execute(
@@ -130,6 +131,7 @@ def test_a_repair_that_ends_in_the_middle_of_foreign_writes(
     assert_same(replicated)
 
 
+@pytest.mark.nightly
 def test_two_repairs_together(replicated: Replicated) -> None:
     """One waits for the other, and finds nothing. Both delete more rows than a statement does."""
     replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT generate_series(1, 50)")

@@ -75,6 +75,11 @@ class TableStates(Generic[S]):
                 self._states[table] = self._new(table)
             return self._states[table]
 
+    def known(self) -> dict[TableId, S]:
+        """Return the states of all tables so far."""
+        with self._lock:
+            return dict(self._states)
+
 
 class FencedDestination(Destination, Generic[S]):
     """A destination that stores the epoch and the watermark of each table."""

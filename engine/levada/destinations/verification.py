@@ -19,6 +19,7 @@ TIMESTAMP, TIMESTAMPTZ          Microseconds since 2000-01-01, as 8 bytes in hex
 UUID                            Lower-case text with hyphens
 ARRAY                           The framed elements between brackets
 RANGE                           ``empty``, or the framed bounds between the brackets of PostgreSQL's text
+MAP                             PostgreSQL's text of the hstore
 =============================== ==================================================================================
 
 A *framed* value is its text and ``|``. A text of variable form has its length in UTF-8 bytes and ``:`` in front. NULL
@@ -62,7 +63,7 @@ DIGESTS: Final = pa.schema([(KEY_HASH, pa.int64()), (DIGEST, pa.int64())])
 PLACES: Final = pa.schema([*DIGESTS, (PLACE, pa.string())])
 """The digests of a table in PostgreSQL. The place of a row is its ctid."""
 
-_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY, Kind.RANGE})
+_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY, Kind.RANGE, Kind.MAP})
 
 
 def column_digest(attnum: int) -> str:

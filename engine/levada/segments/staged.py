@@ -112,6 +112,11 @@ class StagedTable(TableEvents):
     """The part of ``nulled`` from each file, by its path and offset."""
 
     @property
+    def as_staged(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def on_this_machine(self) -> bool:
         """True for a plain path, which can be a volume of the driver alone. A folder with a URI is shared."""
         return "://" not in self.staging.uri

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from levada import codes
 from levada.copy.tasks import BatchRunner, run_tasks
+from levada.destinations.data_files.folded_ahead import FoldedAhead
 from levada.destinations.data_files.key_reader import KeyReader
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
 from levada.destinations.data_files.parallel_upsert import ParallelUpsert
@@ -25,7 +26,7 @@ from levada.destinations.ducklake.state import State, TableRow, key_text, own_ta
 from levada.destinations.ducklake.statistics import DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import LiveDataFile, read_columns, read_content, read_files
-from levada.destinations.fenced import key_changed, require_epoch
+from levada.destinations.fenced import committed, key_changed, require_epoch
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
@@ -36,6 +37,7 @@ from levada.values import Lsn, Watermark
 
 _log = logging.getLogger(__name__)
 
+_ATTEMPTS: Final = 5
 _NOT_REPEATED: Final = frozenset({codes.COMMIT_CONFLICT, codes.FILE_VANISHED})
 """Errors of a task with which the whole batch is repeated."""
 
@@ -152,6 +154,7 @@ def upsert_batch(
     after: Lsn,
     mark: Watermark,
     runner: BatchRunner | None = None,
+    ahead: FoldedAhead | None = None,
 ) -> None:
     """Write the last state of each key, with delete files for the rows before, from commit LSN ``after`` on.
 
@@ -161,7 +164,8 @@ def upsert_batch(
     live: dict[str, LiveDataFile] = {}
     opened = synced_index(catalog, row, intact, columns, index, synced, events.schema)
     deletes = DeletedRows(storage, catalog.lake)
-    batch = ParallelUpsert(storage, columns.files(events.schema), events.schema, opened, deletes, runner=runner)
+    files = columns.files(events.schema)
+    batch = ParallelUpsert(storage, files, events.schema, opened, deletes, runner=runner, ahead=ahead)
     with index_errors(index.folder):
         batch.run(events, after)
     if not batch.changes and columns.columns == intact.columns.columns:
@@ -314,6 +318,11 @@ def _save(catalog: Catalog, row: TableRow, after: TableRow) -> None:
 def new_row(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark) -> TableRow:
     """Return the state after a copy."""
     return replace(row, mode=mode, key=key_text(schema), epoch=mark.epoch, lsn=mark.lsn, copy_folder=None)
+
+
+def retried(run: Callable[[], T]) -> T:
+    """Run a write, again if another writer of the catalog or a compaction came first."""
+    return committed(run, _ATTEMPTS, lambda error: error.code in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED))
 
 
 def conflict(message: str) -> Transient:

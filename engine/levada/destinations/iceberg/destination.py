@@ -14,16 +14,17 @@ import pyarrow as pa
 from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.spark_tasks import SparkTasks
-from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.file_destination import FileDestination
+from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.erasure import Erased, Erasure
-from levada.destinations.fenced import FencedDestination, committed, missing
+from levada.destinations.fenced import committed, missing
 from levada.destinations.iceberg.arranging import arrange_as
-from levada.destinations.iceberg.batches import append_batch, upsert_batch
+from levada.destinations.iceberg.batches import append_batch, task_ahead, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_mode, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.checked_catalog import CheckedCatalog
@@ -79,7 +80,7 @@ _MOST_BATCHES: Final = 8
 """The number of usual batches from which a larger one is not faster. This process then has most of the work."""
 
 
-class IcebergDestination(FencedDestination[IcebergState]):
+class IcebergDestination(FileDestination[IcebergState]):
     """Writes each source table to an Iceberg table, with its watermark in every commit.
 
     Upsert tables get position deletes, or deletion vectors in format version 3. The positions come from a key index in
@@ -104,6 +105,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         keeps_deleted=True,
         checks_without_spark=True,
         copies_in_process=True,
+        folds_ahead=True,
     )
     settings_model = Settings
     table_settings_model = TableSettings
@@ -120,8 +122,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
             raise ValueError("an Iceberg destination needs a Spark session")
         self._spark = context.spark
         self._context = context
-        self.batch_tasks: BatchRunner | None = None if context.spark is None else SparkTasks(context.spark)
-        """The runner of the tasks that write large batches. With None this process writes them."""
+        self.batch_tasks = None if context.spark is None else SparkTasks(context.spark)
         self._capacity = 0
         self.maintenance = maintenance or MaintenanceSettings()
         """The settings of `maintain`."""
@@ -177,6 +178,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     def shutdown(self) -> None:
         """Close the catalog."""
+        super().shutdown()
         self._checked.close()
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
@@ -450,6 +452,13 @@ class IcebergDestination(FencedDestination[IcebergState]):
             remove_orphans(table, self._tables.jvm, now_ms, settings.files)
 
     # -- one batch
+
+    def _known_states(self) -> Mapping[TableId, IcebergState]:
+        return dict(self._known.states)
+
+    def _task_ahead(self, state: IcebergState, events: TableEvents) -> FoldTask | None:
+        table = self._known.open(state)
+        return None if table is None else task_ahead(state, table, events, self._context)
 
     def _table_of(self, target: TableTarget) -> IcebergState:
         return self._known.of(target)

@@ -181,9 +181,13 @@ class KeyIndex:
         for run in reversed(self._runs):
             if not len(left):
                 break
-            at, hit = runs.locate(run.entries.keys, wanted)
-            locations[left[hit]] = run.entries.locations[at[hit]]
-            missed = ~hit
+            within = runs.span(run.entries.keys, wanted)
+            at, hit = runs.locate(run.entries.keys, wanted.take(within))
+            if not hit.any():
+                continue
+            locations[left[within][hit]] = run.entries.locations[at[hit]]
+            missed = np.ones(len(left), np.bool_)
+            missed[within] = ~hit
             wanted, left = wanted.take(missed), left[missed]
         file_id = runs.file_ids(locations)
         found: Mask = self._files.present()[file_id]
@@ -207,7 +211,7 @@ class KeyIndex:
         After an OSError, such as a full disk, call `discard` before the index is used again.
         """
         self._flush_recent()
-        self._merge()
+        self._merge(0, RATIO)
         self._runs = [r if r.name else self._write(iter([r.entries]), r.rows) for r in self._runs]
         names = {r.name for r in self._runs}
         for name in names - self._durable:
@@ -255,13 +259,16 @@ class KeyIndex:
         if self._recent:
             self._runs.append(Run(runs.compact(self._recent)))
             self._recent, self._recent_rows = [], 0
+            # A lookup searches each run, and between the pieces of a large batch there are many.
+            begin = next((i + 1 for i in reversed(range(len(self._runs))) if self._runs[i].name), 0)
+            self._merge(begin, 1)
 
-    def _merge(self) -> None:
-        """Merge runs until each is at least `RATIO` times as large as all newer ones together."""
+    def _merge(self, begin: int, ratio: int) -> None:
+        """Merge runs from ``begin`` on until each is at least ``ratio`` times as large as all newer ones together."""
         newer = 0
         start = len(self._runs)
-        for i in reversed(range(len(self._runs))):
-            if self._runs[i].rows < RATIO * newer:
+        for i in reversed(range(begin, len(self._runs))):
+            if self._runs[i].rows < ratio * newer:
                 start = i
             newer += self._runs[i].rows
         if start < len(self._runs):
