@@ -363,8 +363,8 @@ class PostgresDestination(FencedDestination[_Table]):
                 return
             if not is_guarded(connection, row):
                 self._state.guard(connection, row.place)
-            unaccepted = read_storage(connection, row).unaccepted()
-            self._state.save(connection, row, replace(row, storage=unaccepted))
+            known = row.storage or read_storage(connection, row)
+            self._state.save(connection, row, replace(row, storage=known.unaccepted()))
 
     def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
         """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
