@@ -346,6 +346,28 @@ def test_a_statement_over_many_tables_waits_for_one_lock(db: Database) -> None:
 
 
 @pytest.mark.since(15)
+def test_a_partition_keeps_the_identity_of_its_root_for_a_row_filter(db: Database) -> None:
+    """It has a key, which lacks the column of the filter. So nothing is given back, as it would be lent again."""
+    with_media(db)
+    db.execute(
+        "CREATE TABLE root (id int NOT NULL, v int) PARTITION BY LIST (id)",
+        "ALTER TABLE root REPLICA IDENTITY FULL",
+    )
+    manage(db, "root")
+    db.execute(
+        "ALTER PUBLICATION p SET TABLE media, root WHERE (v > 0)",
+        "CREATE TABLE a PARTITION OF root DEFAULT",
+        "ALTER TABLE a ADD PRIMARY KEY (id)",
+        "INSERT INTO root VALUES (1, 1)",
+        "UPDATE root SET v = 2",
+    )
+    with db.connection.connect() as c:
+        assert give_back(c)
+    db.execute("UPDATE root SET v = 3")
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'a'") == [("f",)]
+
+
+@pytest.mark.since(15)
 def test_a_trigger_goes_only_when_nothing_is_lent(db: Database) -> None:
     """Another version of it keeps the record of what was lent. The SQL of the error gives it back, and then it goes."""
     with_media(db)

@@ -124,11 +124,8 @@ EXCEPTION WHEN OTHERS THEN
 END
 """)
 
-# Of a partition without a key, whose root has the identity FULL and is published.
-_NEEDED: Final = sql.SQL("""(t.identity = 'd' AND t.given = 'f' AND NOT EXISTS (
-        SELECT FROM pg_catalog.pg_index x
-        WHERE x.indrelid = t.relation AND x.indisprimary AND x.indisvalid AND x.indimmediate)
-    AND EXISTS (
+# Of a partition without a key, or with a row filter, whose root has the identity FULL and is published.
+_NEEDED: Final = sql.SQL("""(t.identity = 'd' AND t.given = 'f' AND EXISTS (
         WITH RECURSIVE above(relid) AS (
             SELECT h.inhparent FROM pg_catalog.pg_inherits h JOIN pg_catalog.pg_class l ON l.oid = h.inhrelid
             WHERE h.inhrelid = t.relation AND l.relispartition
@@ -138,7 +135,10 @@ _NEEDED: Final = sql.SQL("""(t.identity = 'd' AND t.given = 'f' AND NOT EXISTS (
         SELECT FROM above JOIN pg_catalog.pg_class a ON a.oid = above.relid AND a.relreplident = 'f'
         JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
         JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
-        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}))
+        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
+            AND (pg_catalog.to_jsonb(r) ->> 'prqual' IS NOT NULL OR NOT EXISTS (
+                SELECT FROM pg_catalog.pg_index x
+                WHERE x.indrelid = t.relation AND x.indisprimary AND x.indisvalid AND x.indimmediate))))
 """).format(owned=sql.Literal(OWNED))
 
 # Only while neither a publication nor a root is locked, because the trigger would lend again. A table whose identity
