@@ -255,6 +255,7 @@ class CaptureWorker:
             self._resolver,
             self._host.mask_keys,
             self._memory,
+            self._host,
             epoch=self._epoch,
             session=self._state.position.sessions,
             slice_messages=slices.messages,

@@ -46,7 +46,7 @@ _POLL_S: Final = 0.25
 _GONE: Final = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
 
 _WAITED_FOR: Final = """
-SELECT pid FROM pg_locks
+SELECT pid, relation::bigint FROM pg_locks
 WHERE NOT granted AND locktype = 'relation' AND mode = 'AccessExclusiveLock' AND relation = ANY(%s::oid[])
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
   AND waitstart < clock_timestamp() - make_interval(secs => %s)
@@ -164,14 +164,7 @@ class TableGuard:
         if self._part:
             leaves = {leaf.id for leaf in self._published.leaves}
             before, after = _storage_of(leaves, before), _storage_of(leaves, after)
-        same = (
-            named == self._description.name
-            and _column_names(after) == _column_names(before)
-            and after.has_rows_of(before)
-            and {row[0] for row in names} == before.leaves.keys()
-            and {(leaf.id, leaf.name) for leaf in self._published.leaves}
-            == {(oid, QualifiedTable(schema, relation)) for oid, schema, relation in names}
-        )
+        same = is_same(self._published, self._description, (named, after), before, names)
         return None if same else table_changed(name)
 
     def _names_of_leaves(
@@ -181,35 +174,21 @@ class TableGuard:
         if found is not None and leaves == [table]:
             return [(table, found[0].schema, found[0].name)]
         with source_errors(f"comparing table {self._published.name} with its copy"):
-            return self._connection.execute(_NAMES, [leaves]).fetchall()
+            return read_leaf_names(self._connection, leaves)
 
     def _watch(self) -> None:  # runs in the watcher thread
         leaves = [int(leaf.id) for leaf in self._published.leaves]
         while not self._stop.wait(_POLL_S) and self._ended is None:
             try:
                 with source_errors(f"watching the locks on table {self._published.name}"):
-                    waited_for = self._connection.execute(_WAITED_FOR, [leaves, self._blocked_s]).fetchone()
+                    waited_for = find_waiting(self._connection, leaves, self._blocked_s)
             except LevadaError as error:
                 self._ended = self._ended or error
                 return
             if waited_for is not None and not self._stop.is_set():
-                self._ended = self._ended or Yielded(
-                    "copy_yielded",
-                    f"the copy of {self._published.name} stopped because it blocked a statement of PID"
-                    f" {waited_for[0]}, which waits for an exclusive lock. The copy restarts automatically",
-                    hint="alter the table before or after its copy",
-                )
-                self._release_now(leaves)
-
-    def _release_now(self, leaves: list[int]) -> None:
-        """End the sessions that hold the locks. The threads that read the rows stop later."""
-        try:
-            # The role of the login may end its own sessions, and the one that a setting continues as may not.
-            self._connection.execute("SET ROLE NONE")
-            self._connection.execute(_END_READERS, [self._readers, leaves])
-        except psycopg.Error as error:
-            _log.info("the readers of table %s release its lock by themselves: %s", self._published.name, error)
-        self._connection.close()
+                self._ended = self._ended or yielded(self._published.name, waited_for[0])
+                # The threads that read the rows stop later.
+                end_readers(self._connection, self._readers, leaves, f"table {self._published.name} is copied")
 
 
 @contextmanager
@@ -244,11 +223,7 @@ def hold_table(
 def lock_leaves(
     conn: psycopg.Connection[Any], published: PublishedTable, schema: ReplicatedTableSchema, wait_s: float
 ) -> None:
-    """Begin a transaction, unless one is open, and lock each partition in it.
-
-    A SELECT takes the same lock as LOCK TABLE, but needs privileges only on the copied columns.
-    """
-    columns = sql.SQL(", ").join(sql.Identifier(c.name) for c in schema.columns)
+    """Begin a transaction, unless one is open, and lock each partition in it."""
     doing = f"locking table {published.name}"
     try:
         with source_errors(doing):
@@ -256,14 +231,76 @@ def lock_leaves(
             limit = f"SET LOCAL lock_timeout = '{int(wait_s * 1000)}ms'"
             conn.execute(f"BEGIN READ ONLY; {limit}" if idle else limit, prepare=False)
             for leaf in published.leaves:
-                name = sql.Identifier(leaf.name.schema, leaf.name.name)
-                # A prepared one would fail once a column has another type.
-                locking = sql.SQL("SELECT {} FROM ONLY {} WHERE false").format(columns, name)
-                conn.execute(locking, prepare=False)
+                conn.execute(locking_statement(leaf.name, schema), prepare=False)
     except NeedsOperator as error:
         if error.code in _GONE:
             raise table_changed(published.name) from error
         raise
+
+
+def is_same(
+    published: PublishedTable,
+    description: TableDescription,
+    found: tuple[QualifiedTable, TableStorage],
+    before: TableStorage,
+    names: Collection[tuple[TableId, str, str]],
+) -> bool:
+    """Return True if a table has the rows and names of its copy's snapshot, which has the storage ``before``.
+
+    ``found`` is its present name and storage, and ``names`` are those of its partitions.
+    """
+    named, after = found
+    return (
+        named == description.name
+        and _column_names(after) == _column_names(before)
+        and after.has_rows_of(before)
+        and {row[0] for row in names} == before.leaves.keys()
+        and {(leaf.id, leaf.name) for leaf in published.leaves}
+        == {(oid, QualifiedTable(schema, relation)) for oid, schema, relation in names}
+    )
+
+
+def read_leaf_names(conn: psycopg.Connection[Any], leaves: Collection[int]) -> Collection[tuple[TableId, str, str]]:
+    """Return the OID, the schema and the name of each of the relations that exists."""
+    return conn.execute(_NAMES, [list(leaves)]).fetchall()
+
+
+def locking_statement(leaf: QualifiedTable, schema: ReplicatedTableSchema) -> sql.Composed:
+    """Return the statement that locks a partition. It must not be prepared, since a column may get another type.
+
+    A SELECT takes the same lock as LOCK TABLE, but needs privileges only on the copied columns.
+    """
+    columns = sql.SQL(", ").join(sql.Identifier(c.name) for c in schema.columns)
+    return sql.SQL("SELECT {} FROM ONLY {} WHERE false").format(columns, sql.Identifier(leaf.schema, leaf.name))
+
+
+def find_waiting(
+    conn: psycopg.Connection[Any], leaves: Collection[int], blocked_s: float
+) -> tuple[int, TableId] | None:
+    """Return the PID of a session that has waited so long for an exclusive lock of one of the relations, and that."""
+    found = conn.execute(_WAITED_FOR, [list(leaves), blocked_s]).fetchone()
+    return None if found is None else (found[0], TableId(found[1]))
+
+
+def end_readers(conn: psycopg.Connection[Any], readers: str, leaves: Collection[int], doing: str) -> None:
+    """End the sessions with the application name ``readers`` that hold locks of the relations, and this one."""
+    try:
+        # The role of the login may end its own sessions, and the one that a setting continues as may not.
+        conn.execute("SET ROLE NONE")
+        conn.execute(_END_READERS, [readers, list(leaves)])
+    except psycopg.Error as error:
+        _log.info("the readers end by themselves while %s: %s", doing, error)
+    conn.close()
+
+
+def yielded(table: QualifiedTable, pid: int) -> Yielded:
+    """Return the error of a copy that stopped because it blocked a statement."""
+    return Yielded(
+        "copy_yielded",
+        f"the copy of {table} stopped because it blocked a statement of PID {pid}, which waits for an exclusive lock."
+        " The copy restarts automatically",
+        hint="alter the table before or after its copy",
+    )
 
 
 def _storage_of(leaves: Collection[TableId], storage: TableStorage) -> TableStorage:

@@ -20,6 +20,11 @@ _KEPT_S: Final = 5.0
 """Seconds for which a session at the source is kept for the next small copy."""
 
 
+def keep_sessions() -> None:
+    """Let this process keep its sessions at the source for a few seconds after each use."""
+    SESSIONS.keep(_KEPT_S)
+
+
 class InProcess:
     """The `levada.copy.tasks.TaskRunner` of this process. Its tasks end by themselves, because they are short."""
 
@@ -30,7 +35,7 @@ class InProcess:
 
     def group(self, description: str) -> InProcess:
         """Return itself, because the tasks of all groups are alike."""
-        SESSIONS.keep(_KEPT_S)
+        keep_sessions()
         return self
 
     @contextmanager

@@ -44,14 +44,25 @@ def snapshot_session(
     Raise Transient ``snapshot_gone`` if the connection that exported it has closed it.
     """
     with SESSIONS.session(connection, application) as conn:
-        with source_errors("setting the copy's snapshot"):
-            conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            conn.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot.name))
+        begin_snapshot(conn, snapshot)
         yield conn
         # An error, or a COPY that was not read to its end, closes the session instead.
         if conn.info.transaction_status == pq.TransactionStatus.INTRANS:
             with source_errors("ending the copy's snapshot"):
                 conn.commit()
+
+
+def begin_snapshot(conn: WatchedConnection, snapshot: ExportedSnapshot, wait_s: float | None = None) -> None:
+    """Begin a read-only transaction under the exported snapshot, which waits at most ``wait_s`` seconds for a lock.
+
+    Raise Transient ``snapshot_gone`` if the connection that exported it has closed it.
+    """
+    begin = sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}")
+    statement = begin.format(snapshot.name)
+    if wait_s is not None:
+        statement += sql.SQL("; SET LOCAL lock_timeout = {}").format(f"{int(wait_s * 1000)}ms")
+    with source_errors("setting the copy's snapshot"):
+        conn.execute(statement, prepare=False)
 
 
 @dataclass(slots=True)
@@ -77,8 +88,13 @@ class RangeReader:
         Raise Unrepresentable under the policy ERROR for a value that the column's type cannot represent. Raise
         Transient ``table_changed`` if a column or the table was dropped or renamed since the snapshot.
         """
+        with snapshot_session(self.connection, self.snapshot, READERS) as conn:
+            yield from self.batches_in(conn, part)
+
+    def batches_in(self, conn: WatchedConnection, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as `batches` does, in a transaction under the snapshot that is open already."""
         try:
-            yield from self._batches(part)
+            yield from self._batches(conn, part)
         except NeedsOperator as error:
             if error.code in _GONE:
                 raise Transient("table_changed", f"table {self.schema.name} changed during its copy") from error
@@ -88,21 +104,20 @@ class RangeReader:
                 raise named from error
             raise
 
-    def _batches(self, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:
+    def _batches(self, conn: WatchedConnection, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:
         decoder = CopyDecoder(self.schema, self.mask_keys)
-        with snapshot_session(self.connection, self.snapshot, READERS) as conn:
-            nulls = self.policy is OnUnrepresentable.NULL
-            unconvertible = unconvertible_texts(self.connection, conn) if nulls else None
-            statement = copy_statement(self.schema, part, self.row_filter, unconvertible)
-            if isinstance(part, KeyedRows) and part.by_place:
-                # The planner expects each of them in a page that has to be read by itself.
-                with source_errors(f"copying {part.leaf}"):
-                    conn.execute("SET LOCAL enable_seqscan = off")
-            for data, sizes in copy_out(conn, statement, f"copying {part.leaf}"):
-                batch = self._apply_policy(decoder.decode(data, sizes))
-                if batch.num_rows:
-                    self.rows += batch.num_rows
-                    yield batch
+        nulls = self.policy is OnUnrepresentable.NULL
+        unconvertible = unconvertible_texts(self.connection, conn) if nulls else None
+        statement = copy_statement(self.schema, part, self.row_filter, unconvertible)
+        if isinstance(part, KeyedRows) and part.by_place:
+            # The planner expects each of them in a page that has to be read by itself.
+            with source_errors(f"copying {part.leaf}"):
+                conn.execute("SET LOCAL enable_seqscan = off")
+        for data, sizes in copy_out(conn, statement, f"copying {part.leaf}"):
+            batch = self._apply_policy(decoder.decode(data, sizes))
+            if batch.num_rows:
+                self.rows += batch.num_rows
+                yield batch
 
     def _apply_policy(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Apply the policy to unrepresentable values, which are NULL in ``batch``. No policy makes a key NULL."""

@@ -37,15 +37,22 @@ class ReaderSessions:
     @contextmanager
     def session(self, server: PostgresConnection, application: str) -> Iterator[WatchedConnection]:
         """Yield a session. It is closed afterwards if the block raises or leaves a transaction open."""
-        place = (server, application)
-        connection = self._take(place) or server.connect(application=application)
+        connection = self.take(server, application)
         try:
             yield connection
         except BaseException:
             connection.close()
             raise
+        self.put_back(server, application, connection)
+
+    def take(self, server: PostgresConnection, application: str) -> WatchedConnection:
+        """Return a session. The caller returns it by `put_back`, or closes it after an error."""
+        return self._take((server, application)) or server.connect(application=application)
+
+    def put_back(self, server: PostgresConnection, application: str, connection: WatchedConnection) -> None:
+        """Keep the session for the next call. Close one that has a transaction open."""
         if self._idle_s and connection.info.transaction_status == pq.TransactionStatus.IDLE:
-            self._put_back(place, connection)
+            self._put_back((server, application), connection)
         else:
             connection.close()
 

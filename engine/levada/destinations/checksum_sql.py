@@ -208,7 +208,11 @@ class ChecksumSql:
                 if not element and (column.type_oid != NUMERIC_OID or kind != resolve_type(NUMERIC_OID, column.typmod)):
                     return self._decimal(value, kind, text)
             case Kind.BYTEA:
-                return f"md5({value})"
+                return (
+                    f"md5(decode({text_expression(column)}, 'hex'))"
+                    if kind.notation is Notation.EWKB
+                    else f"md5({value})"
+                )
             case Kind.DATE:
                 text = f"CASE WHEN NOT isfinite({value}) THEN 'infinite' ELSE ({value} - '1970-01-01'::date)::text END"
             case Kind.TIME:
@@ -262,9 +266,22 @@ class ChecksumSql:
         null = " OR ".join([f"{value} IS NULL", *(odd if self.policy is OnUnrepresentable.NULL else [])])
         return f"CASE WHEN {null} THEN NULL ELSE {text} END"
 
+    def _multirange(self, value: str, element: ColumnType, column: Column) -> str:
+        assert element.element is not None
+        framed = self._frame(self._range(_ELEMENT, element, column), element)
+        elements = f"unnest({value}) WITH ORDINALITY AS u({_ELEMENT}, {_INDEX})"
+        text = f"'[' || coalesce((SELECT string_agg({framed}, '' ORDER BY {_INDEX}) FROM {elements}), '') || ']'"
+        odd = [o for b in ("lower", "upper") if (o := unrepresentable(f"{b}({_ELEMENT})", element.element)) is not None]
+        null = f"{value} IS NULL"
+        if odd and self.policy is OnUnrepresentable.NULL:
+            null += f" OR EXISTS (SELECT FROM {elements} WHERE {' OR '.join(odd)})"
+        return f"CASE WHEN {null} THEN NULL ELSE {text} END"
+
     def _array(self, value: str, kind: ColumnType, column: Column) -> str:
         assert kind.element is not None
-        if kind.notation is not Notation.ARRAY:
+        if kind.notation is Notation.MULTIRANGE:
+            return self._multirange(value, kind.element, column)
+        if kind.notation is not Notation.PLAIN:
             # The cast of pgvector, which a destination's column of type real[] takes too.
             value, column = f"({value}::real[])", replace(column, type_oid=_REAL_ARRAY)
         if kind.depth > 1:

@@ -6,7 +6,7 @@ sees the newer epoch before it writes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from psycopg import sql
@@ -105,15 +105,53 @@ class StoredRows(Generic[R]):
             statement += sql.SQL(" ON CONFLICT DO NOTHING")
         return bool(connection.execute(statement, self._values(row)).rowcount)
 
+    def known(self, connection: WatchedConnection, tables: Collection[TableId]) -> frozenset[TableId]:
+        """Return those of the tables of which there is a state of this pipeline or a former owner."""
+        query = sql.SQL("SELECT {} FROM {} WHERE source_id = %s AND {} = ANY (%s) AND pipeline = ANY (%s)")
+        column = sql.Identifier(self.source_table)
+        parameters = [self.owner.source_id, [int(t) for t in tables], self.owner.names()]
+        found = connection.execute(query.format(column, self._relation, column), parameters)
+        return frozenset(TableId(oid) for (oid,) in found)
+
+    def lock_all(self, connection: WatchedConnection, tables: Collection[TableId]) -> Mapping[TableId, R]:
+        """Lock and return the states of this pipeline's tables, in one order, so that no two callers block each other.
+
+        Tables of a former owner are left out.
+        """
+        where = sql.SQL("pipeline = %s AND source_id = %s AND {0} = ANY (%s) ORDER BY {0}")
+        parameters = [self.owner.context.full_name, self.owner.source_id, [int(t) for t in tables]]
+        found = self._select_all(connection, where.format(sql.Identifier(self.source_table)), parameters, lock=True)
+        return {row.owner.table: row for row in found}
+
+    def insert_all(self, connection: WatchedConnection, rows: Sequence[R]) -> frozenset[TableId]:
+        """Store the states of further tables. Leave out those whose names or keys are taken. Return the others."""
+        names = sql.SQL(", ").join(map(sql.Identifier, self._names))
+        values = sql.SQL("({})").format(sql.SQL(", ").join(map(_placeholder, self._names)))
+        statement = sql.SQL("INSERT INTO {} ({}) VALUES {} ON CONFLICT DO NOTHING RETURNING {}").format(
+            self._relation, names, sql.SQL(", ").join([values] * len(rows)), sql.Identifier(self.source_table)
+        )
+        found = connection.execute(statement, [value for row in rows for value in self._values(row)])
+        return frozenset(TableId(oid) for (oid,) in found)
+
+    def save_all(self, connection: WatchedConnection, rows: Sequence[tuple[R, R]]) -> None:
+        """Replace the states of tables as `save` does. Each is given with the one before."""
+        with connection.cursor() as cursor:
+            cursor.executemany(self._save, [self._saved(before, after) for before, after in rows])
+
     def save(self, connection: WatchedConnection, before: R, after: R) -> None:
         """Replace the state of a table, which the caller has locked. An old driver that waits reads the new epoch."""
+        connection.execute(self._save, self._saved(before, after))
+
+    @property
+    def _save(self) -> sql.Composed:
         assigned = sql.SQL(", ").join(
             sql.SQL("{} = {}").format(sql.Identifier(name), _placeholder(name)) for name in self._names
         )
-        statement = sql.SQL("UPDATE {} SET {}{} WHERE {}").format(self._relation, assigned, self.also_set, self._is_row)
+        return sql.SQL("UPDATE {} SET {}{} WHERE {}").format(self._relation, assigned, self.also_set, self._is_row)
+
+    def _saved(self, before: R, after: R) -> list[Any]:
         # A renamed pipeline's tables get its new name with their next change.
-        values = [self.owner.context.full_name, *self._values(after)[1:]]
-        connection.execute(statement, [*values, *_key(before.owner)])
+        return [self.owner.context.full_name, *self._values(after)[1:], *_key(before.owner)]
 
     def forget(self, connection: WatchedConnection, row: R) -> None:
         """Remove the state of a table, which the caller has locked."""
@@ -131,13 +169,18 @@ class StoredRows(Generic[R]):
     def _select(
         self, connection: WatchedConnection, where: sql.Composable, parameters: Sequence[Any], *, lock: bool
     ) -> R | None:
+        return next(iter(self._select_all(connection, where, parameters, lock=lock)), None)
+
+    def _select_all(
+        self, connection: WatchedConnection, where: sql.Composable, parameters: Sequence[Any], *, lock: bool
+    ) -> list[R]:
         listed = sql.SQL(", ").join(_read_as(name) for name in self._names)
         query = sql.SQL("SELECT {} FROM {} WHERE {}").format(listed, self._relation, where)
-        found = connection.execute(query + sql.SQL(" FOR UPDATE") if lock else query, parameters).fetchone()
-        if found is None:
-            return None
-        pipeline, source_id, table, schema, name, *values = found
-        return self._read(TableOwner(pipeline, source_id, TableId(table), QualifiedTable(schema, name)), values)
+        found = connection.execute(query + sql.SQL(" FOR UPDATE") if lock else query, parameters).fetchall()
+        return [
+            self._read(TableOwner(pipeline, source_id, TableId(table), QualifiedTable(schema, name)), values)
+            for pipeline, source_id, table, schema, name, *values in found
+        ]
 
     def _values(self, row: R) -> list[Any]:
         owner = row.owner

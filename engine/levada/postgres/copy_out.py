@@ -9,7 +9,7 @@ from psycopg import pq
 
 from levada.postgres.failures import result_error, source_error, source_errors
 from levada.postgres.input_buffer import GROW
-from levada.postgres.silence import Interrupt, WatchedConnection, await_input, next_result
+from levada.postgres.silence import Interrupt, Silence, WatchedConnection, await_input, next_result
 
 _SLICE_BYTES: Final = 2 << 20
 """Size in bytes at which a slice ends. Larger slices leave the processor's caches before they are decoded."""
@@ -27,10 +27,8 @@ def copy_out(
     """
     pg, silence = conn.pgconn, conn.silence(interrupt)
     with source_errors(doing):
-        pg.send_query(GROW.encode())
-        while (grown := next_result(pg, doing, silence)) is not None:
-            if grown.status != pq.ExecStatus.TUPLES_OK:
-                raise result_error(doing, grown)
+        if not conn.grown:
+            _grow(conn, doing, silence)
         pg.send_query(statement)
         started = next_result(pg, doing, silence)
     if started is None:
@@ -63,3 +61,11 @@ def copy_out(
         raise result_error(doing, ended or started)
     if sizes:
         yield data, sizes
+
+
+def _grow(conn: WatchedConnection, doing: str, silence: Silence) -> None:
+    conn.pgconn.send_query(GROW.encode())
+    while (grown := next_result(conn.pgconn, doing, silence)) is not None:
+        if grown.status != pq.ExecStatus.TUPLES_OK:
+            raise result_error(doing, grown)
+    conn.grown = True

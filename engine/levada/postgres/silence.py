@@ -124,6 +124,8 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
     """The PID of the server's session in a transaction, where a pooler may have reported another one. 0: it has not."""
     qualified: bool = False
     """True if the search_path of the session is pg_catalog, so that PostgreSQL writes names with their schemas."""
+    grown: bool = False
+    """True if libpq's input buffer has its final size, see `levada.postgres.input_buffer`."""
 
     def silence(self, interrupt: Interrupt | None = None) -> Silence:
         """Return a new measurement of the server's silence, which starts now."""

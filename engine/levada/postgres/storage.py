@@ -51,9 +51,9 @@ _OLD_ROW: Final = sql.SQL(
     " AND pg_catalog.age(xmin) > pg_catalog.age(%s::xid))"
 )
 
-_STORED_TABLE: Final = sql.SQL(
-    "SELECT n.nspname, c.relname, {}"
-    " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s"
+_STORED_TABLES: Final = sql.SQL(
+    "SELECT c.oid::bigint, n.nspname, c.relname, {}"
+    " FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])"
 ).format(STORAGE_QUERY)
 
 _FLAWS: Final = sql.SQL("""
@@ -123,11 +123,20 @@ def read_no_heaps(conn: psycopg.Connection[Any], relations: Collection[TableId])
     return frozenset(TableId(oid) for (oid,) in rows)
 
 
-@source_errors("reading the storage of a table")
+@source_errors("reading the storage of tables")
+def read_stored_tables(
+    conn: psycopg.Connection[Any], tables: Collection[TableId]
+) -> Mapping[TableId, tuple[QualifiedTable, TableStorage]]:
+    """Return the names and the storage of those tables that exist. It takes a quarter of a description's time."""
+    rows = conn.execute(_STORED_TABLES, [[int(t) for t in tables]]).fetchall()
+    return {
+        TableId(oid): (QualifiedTable(schema, name), TableStorage.from_json(its)) for oid, schema, name, its in rows
+    }
+
+
 def read_stored_table(conn: psycopg.Connection[Any], table: TableId) -> tuple[QualifiedTable, TableStorage] | None:
-    """Return the table's name and storage, or None if it does not exist. It takes a quarter of a description's time."""
-    row = conn.execute(_STORED_TABLE, [int(table)]).fetchone()
-    return None if row is None else (QualifiedTable(row[0], row[1]), TableStorage.from_json(row[2]))
+    """Return the table's name and storage, or None if it does not exist."""
+    return read_stored_tables(conn, [table]).get(table)
 
 
 @source_errors("looking for flawed partitions")

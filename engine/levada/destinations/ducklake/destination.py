@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Final, Self, TypeVar
+from typing import ClassVar, Self
 
 import psycopg
 import pyarrow as pa
 
-from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.file_destination import FileDestination, FileTableState
+from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
@@ -28,6 +29,7 @@ from levada.destinations.ducklake.database import CatalogDatabase
 from levada.destinations.ducklake.erasing import erase
 from levada.destinations.ducklake.fixed_table import DuckLakeVersion, current_version, has_files, while_current
 from levada.destinations.ducklake.format import create_catalog, read_format
+from levada.destinations.ducklake.group import LakeGroup
 from levada.destinations.ducklake.index_sync import live_files
 from levada.destinations.ducklake.intact import IntactTable, read_intact
 from levada.destinations.ducklake.repair import accept, repair_rows
@@ -51,17 +53,18 @@ from levada.destinations.ducklake.writes import (
     commit,
     is_uncommitted,
     new_row,
+    retried,
+    synced_index,
+    take_key,
     upsert_batch,
 )
 from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import (
-    FencedDestination,
-    TableState,
     TableStates,
     check_same_table,
-    committed,
     require_epoch,
 )
+from levada.destinations.groups import GroupWriter
 from levada.destinations.interface import Capabilities, DestinationContext, OnSchemaChange, TableMode
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.ownership import Owner
@@ -76,13 +79,9 @@ from levada.values import Durability, QualifiedTable, TableId, Watermark, resync
 
 _log = logging.getLogger(__name__)
 
-_ATTEMPTS: Final = 5
-
-T = TypeVar("T")
-
 
 @dataclass(slots=True, eq=False)
-class LakeState(TableState):
+class LakeState(FileTableState):
     """The state of one table that this process keeps between calls."""
 
     index: TableIndex
@@ -91,7 +90,7 @@ class LakeState(TableState):
 
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
-        self.seen = None
+        FileTableState.forget(self)
         self.index.forget()
         self.synced.known = None
         self.forget_replacement()
@@ -103,7 +102,7 @@ class LakeState(TableState):
             self.replacement = None
 
 
-class DuckLakeDestination(FencedDestination[LakeState]):
+class DuckLakeDestination(FileDestination[LakeState]):
     """Writes each source table to a DuckLake table, with its watermark in the same transaction of the catalog.
 
     Upsert tables get delete files. The positions come from a key index in ``context.work_dir``, which can be rebuilt if
@@ -119,9 +118,11 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         keeps_deleted=True,
         keeps_ranges=True,
         verifies=True,
+        verifies_ranges=True,
         repairs=True,
         erases=True,
         copies_in_process=True,
+        folds_ahead=True,
     )
     settings_model = Settings
 
@@ -133,8 +134,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         self._state = State(Owner(context))
         self._lock = threading.Lock()
         self._opened: Catalog | None = None
-        self.batch_tasks: BatchRunner | None = None
-        """The runner of the tasks that write batches. With None this process writes them."""
+        self.batch_tasks = None
 
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
@@ -166,6 +166,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     def shutdown(self) -> None:
         """Close the connections."""
+        super().shutdown()
         self._database.close()
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
@@ -174,7 +175,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     def check_place(self, target: TableTarget) -> None:
         """Raise NeedsOperator if the catalog has a table of that name which a copy must not replace."""
-        catalog, name = self._catalog(), self._name(target)
+        catalog, name = self._catalog(), self.place_of(target)
         with self._database.transaction(f"checking {name}") as connection:
             if self._context.only_checks:
                 catalog.state.create(connection)
@@ -184,14 +185,14 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table and its index. DuckLake keeps the files until its snapshots expire."""
-        catalog, name, state = self._catalog(), self._name(target), self._table_of(target)
+        catalog, name, state = self._catalog(), self.place_of(target), self._table_of(target)
 
         def run() -> None:
             with self._database.transaction(f"dropping {name}") as connection:
                 claims.drop(catalog, connection, target.schema, name, epoch)
 
         with state.lock:
-            self._retried(run)
+            retried(run)
             state.forget()
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
@@ -199,15 +200,15 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
         The commit removes all earlier rows.
         """
-        catalog, name, state, schema = self._catalog(), self._name(target), self._table_of(target), target.schema
+        catalog, name, state, schema = self._catalog(), self.place_of(target), self._table_of(target), target.schema
         mode = self.effective_mode(target)
         with state.lock:
-            made = self._retried(lambda: self._claimed(catalog, schema, name, mode, mark, rows.kept_place))
+            made = retried(lambda: self._claimed(catalog, schema, name, mode, mark, rows.kept_place))
             try:
                 copied = rows.map_ranges(made.writer(mark.lsn), made.ranges)
                 changes, after = made.changes(copied, state.index), new_row(made.row, schema, mode, mark)
                 # A copy replaces all rows, those of another writer included.
-                stored = self._retried(lambda: commit(catalog, made.row, made.intact, changes, after, check=False))
+                stored = retried(lambda: commit(catalog, made.row, made.intact, changes, after, check=False))
             except BaseException as error:
                 state.index.forget()
                 if isinstance(error, LevadaError) and is_uncommitted(error) and rows.kept_place != made.ranges.place:
@@ -217,6 +218,17 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             state.synced.known = None
             made.committed(copied, state.index, stored.snapshot)
         return Durability.DURABLE
+
+    def group_writer(self) -> GroupWriter:
+        """Return what commits the first copies of small tables in two snapshots."""
+        return LakeGroup(self._catalog(), self)
+
+    def group_committed(self, tables: Collection[TableId], mark: Watermark) -> None:
+        """Forget what was known of tables. The first batch of changes builds the key index of a small one."""
+        for state in map(self._states.of, tables):
+            with state.lock:
+                state.forget()
+                state.seen = mark.lsn
 
     def applied(self, table: TableId) -> Watermark | None:
         """Return the table's watermark. Raise DestinationChanged if another writer changed the table."""
@@ -260,7 +272,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         """Write the files again that have the rows, also those of former snapshots. All snapshots stay."""
         state = self._table_of(target)
         with state.lock:
-            return self._retried(lambda: self._erase(state, target, wanted, mark))
+            return retried(lambda: self._erase(state, target, wanted, mark))
 
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the rows of the current data files, also if another writer has changed the table.
@@ -300,12 +312,12 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace the rows that differ, in a commit that the state does not record."""
+        """Replace the rows that differ. A table that another writer has changed counts so until `accept_repair`."""
         assert isinstance(fixed, DuckLakeVersion)
         state = self._table_of(target)
         with state.lock:
             try:
-                repair_rows(self._catalog(), target.schema, fixed, repair.gone, rows, mark)
+                repair_rows(self._catalog(), target.schema, fixed, repair, rows, mark)
             finally:
                 state.index.forget()
                 state.synced.known = None
@@ -330,7 +342,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             try:
                 with self._database.transaction(f"beginning a copy of {schema.name}") as connection:
                     found = self._state.find_copied(connection, schema.id, lock=True)
-                    if found is None or found[0].name != self._name(target):
+                    if found is None or found[0].name != self.place_of(target):
                         return False
                     row, _ = found
                     require_epoch(row.epoch, mark.epoch)
@@ -362,7 +374,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             if made is None:
                 return False
             try:
-                stored = self._retried(lambda: self._swap(catalog, table, made, mark))
+                stored = retried(lambda: self._swap(catalog, table, made, mark))
             except BaseException as error:
                 if not isinstance(error, LevadaError) or not is_uncommitted(error):
                     # The commit may have succeeded all the same. So keep the files, and never commit them again.
@@ -387,29 +399,57 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     # -- parts of the methods above
 
+    def _known_states(self) -> Mapping[TableId, LakeState]:
+        return self._states.known()
+
+    def _task_ahead(self, state: LakeState, events: TableEvents) -> FoldTask | None:
+        catalog, schema = self._catalog(), events.schema
+        with self._database.transaction(f"reading {schema.name}") as connection:
+            row, _ = self._state.require_copied(connection, self.place_of(events.target), schema)
+            intact = read_intact(connection, catalog.lake.uri, row)
+            last_id = last_column_id(connection, intact.table.id)
+        columns, changes = reconcile(intact.columns, last_id, schema, TableMode.UPSERT, self._context.on_schema_change)
+        if changes:
+            return None
+        index = synced_index(catalog, row, intact, columns, state.index, state.synced, schema)
+        storage = catalog.lake.storage(intact.table.folder)
+        return FoldTask(storage, columns.files(schema), schema, index.seed, events.after, None)
+
     def _apply(self, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         catalog = self._catalog()
-        self._retried(lambda: self._apply_once(catalog, state, events, mark))
+        retried(lambda: self._apply_once(catalog, state, events, mark))
 
     def _apply_once(self, catalog: Catalog, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
         with self._database.transaction(f"reading {schema.name}") as connection:
-            row, held = self._state.require_copied(connection, self._name(events.target), schema, mark.epoch)
+            row, held = self._state.require_copied(connection, self.place_of(events.target), schema, mark.epoch)
             is_new = state.begins(row.name, resync_command(row.owner.source_name), (row.epoch, held), mark)
             intact = read_intact(connection, catalog.lake.uri, row)
             last_id = last_column_id(connection, intact.table.id)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
-        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
+        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=True)
         if not is_new:
             return
         after = max(events.after, held)
+        if mode is TableMode.UPSERT and row.key != key_text(schema):
+            row = take_key(catalog, row, intact, state.index, state.synced, schema, mark)
         columns, made = reconcile(intact.columns, last_id, schema, mode, self._context.on_schema_change)
         if made:
             _log.info("%s: %s", row.name, "; ".join(made))
         if mode is TableMode.UPSERT:
             upsert_batch(
-                catalog, row, intact, columns, state.index, state.synced, events, after, mark, self.batch_tasks
+                catalog,
+                row,
+                intact,
+                columns,
+                state.index,
+                state.synced,
+                events,
+                after,
+                mark,
+                self.batch_tasks,
+                state.ahead,
             )
         else:
             append_batch(catalog, row, intact, columns, events, after, mark, self.batch_tasks)
@@ -418,7 +458,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
     def _erase(self, state: LakeState, target: TableTarget, wanted: Erasure, mark: Watermark) -> Erased:
         catalog, schema, mode = self._catalog(), target.schema, self.effective_mode(target)
         with self._database.transaction(f"reading {schema.name}") as connection:
-            row, _ = self._state.require_copied(connection, self._name(target), schema, mark.epoch)
+            row, _ = self._state.require_copied(connection, self.place_of(target), schema, mark.epoch)
             intact = read_intact(connection, catalog.lake.uri, row)
         check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
         if not wanted.dry_run:
@@ -429,7 +469,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     def _current_files(self, catalog: Catalog, target: TableTarget) -> tuple[IntactTable, Sequence[LiveDataFile]]:
         with self._database.transaction(f"reading {target.schema.name}") as connection:
-            row, _ = self._state.require_copied(connection, self._name(target), target.schema)
+            row, _ = self._state.require_copied(connection, self.place_of(target), target.schema)
             intact = read_intact(connection, catalog.lake.uri, row)
             return intact, read_files(connection, intact.table)
 
@@ -459,10 +499,6 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             intact = read_intact(connection, catalog.lake.uri, row)
         return made.commit(catalog, row, intact, mark)
 
-    def _retried(self, run: Callable[[], T]) -> T:
-        """Run a write, again if another writer of the catalog or a compaction came first."""
-        return committed(run, _ATTEMPTS, lambda error: error.code in (codes.COMMIT_CONFLICT, codes.TABLE_DAMAGED))
-
     def _catalog(self) -> Catalog:
         """Return the catalog, which is opened or created at the first call."""
         with self._lock:
@@ -481,7 +517,8 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         lake = LakeFolder(path, store_properties(self._settings, self._context.credentials))
         return Catalog(self._database, self._state, lake, self._context.full_name)
 
-    def _name(self, target: TableTarget) -> FullName:
+    def place_of(self, target: TableTarget) -> FullName:
+        """Return the table's name in the catalog. Raise NeedsOperator ``destination_name_unusable``."""
         return full_name(self._settings.schema_name, target.schema.name, target.name)
 
     def _new_state(self, table: TableId) -> LakeState:

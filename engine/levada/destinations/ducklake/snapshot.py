@@ -15,9 +15,29 @@ from typing import Any, Final
 from levada.destinations.ducklake.columns import LakeColumn, LakeColumns
 from levada.destinations.ducklake.format import require_version
 from levada.destinations.ducklake.statistics import DataFile, TableStats, table_stats
-from levada.destinations.ducklake.tables import LakeSchema
+from levada.destinations.ducklake.tables import LakeSchema, TableContent
 from levada.destinations.ducklake.types import FLOATS
 from levada.postgres.silence import WatchedConnection
+
+_DATA_FILE: Final = (
+    "ducklake_data_file (data_file_id, table_id, begin_snapshot, path, record_count, file_size_bytes, footer_size,"
+    " row_id_start, path_is_relative, file_format)"
+)
+_FILE_STATS: Final = (
+    "ducklake_file_column_stats (data_file_id, table_id, column_id, column_size_bytes, value_count, null_count,"
+    " min_value, max_value)"
+)
+_COLUMN_STATS: Final = "ducklake_table_column_stats (table_id, column_id, contains_null, min_value, max_value)"
+
+_UNTOUCHED: Final = """
+SELECT t.table_id FROM ducklake_table t JOIN ducklake_table_stats s ON s.table_id = t.table_id
+JOIN ducklake_schema n ON n.schema_id = t.schema_id AND n.end_snapshot IS NULL
+WHERE t.table_id = ANY (%s) AND t.end_snapshot IS NULL AND s.next_row_id = 0
+    AND NOT EXISTS (SELECT FROM ducklake_table o WHERE o.table_id = t.table_id AND o.end_snapshot IS NOT NULL)
+    AND NOT EXISTS (SELECT FROM ducklake_column c WHERE c.table_id = t.table_id
+        AND (c.end_snapshot IS NOT NULL OR c.begin_snapshot <> t.begin_snapshot))
+    AND NOT EXISTS (SELECT FROM ducklake_data_file f WHERE f.table_id = t.table_id)
+"""
 
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
 
@@ -31,6 +51,18 @@ class DeleteFile:
     count: int
     bytes: int
     footer: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewFiles:
+    """The data files of a table that never had one, each with its path relative to the table's folder.
+
+    ``columns`` are those in the files.
+    """
+
+    table: int
+    files: Sequence[tuple[DataFile, str]]
+    columns: Sequence[LakeColumn]
 
 
 @dataclass(slots=True)
@@ -99,16 +131,31 @@ class NextSnapshot:
 
     def add_table(self, schema: LakeSchema, name: str, columns: LakeColumns) -> int:
         """Create a table without rows. Return its ID."""
-        table, path = self._catalog_id(), _folder(name)
-        self.connection.execute(
-            "INSERT INTO ducklake_table VALUES (%s, %s, %s, NULL, %s, %s, %s, true)",
-            [table, uuid.uuid4(), self.id, schema.id, name, path],
+        return self.add_tables([(schema, name, columns)])[0]
+
+    def add_tables(self, tables: Sequence[tuple[LakeSchema, str, LakeColumns]]) -> list[int]:
+        """Create tables without rows, each with its name and columns. Return their IDs."""
+        made = [self._catalog_id() for _ in tables]
+        self._copy(
+            "ducklake_table",
+            [
+                (table, uuid.uuid4(), self.id, None, schema.id, name, _folder(name), True)
+                for table, (schema, name, _) in zip(made, tables, strict=True)
+            ],
         )
-        self._insert_columns(table, columns.columns)
-        self.connection.execute("INSERT INTO ducklake_table_stats VALUES (%s, 0, 0, 0)", [table])
-        self.changes[f"created_table:{_quoted(schema.name)}.{_quoted(name)}"] = None
-        self.altered.add(table)
-        return table
+        self._insert_columns(
+            [(t, column) for t, (_, _, its) in zip(made, tables, strict=True) for column in its.columns]
+        )
+        self._copy("ducklake_table_stats", [(table, 0, 0, 0) for table in made])
+        for table, (schema, name, _) in zip(made, tables, strict=True):
+            self.changes[f"created_table:{_quoted(schema.name)}.{_quoted(name)}"] = None
+            self.altered.add(table)
+        return made
+
+    def untouched(self, tables: Sequence[int]) -> frozenset[int]:
+        """Return those of the tables that exist as they were created: without rows, and with their columns."""
+        found = self.connection.execute(_UNTOUCHED, [list(tables)])
+        return frozenset(table for (table,) in found)
 
     def drop_table(self, table: int) -> None:
         """End a table with its files, columns and settings."""
@@ -136,7 +183,7 @@ class NextSnapshot:
         if ended:
             self._end("ducklake_column", "table_id = %s AND column_id = ANY (%s)", [table, ended])
         added = [c for c in after.columns if old.get(c.id) != c]
-        self._insert_columns(table, added)
+        self._insert_columns([(table, column) for column in added])
         if has_rows:
             for column in added:
                 if column.id not in old and not column.parts:
@@ -168,21 +215,40 @@ class NextSnapshot:
             rows.append((number, table, self.id, path, file.rows, file.bytes, file.footer, row_id))
             row_id += file.rows
             stats += [(number, table, c.column, c.bytes, c.values, c.nulls, *c.texts) for c in file.columns]
-        self._copy(
-            "ducklake_data_file (data_file_id, table_id, begin_snapshot, path, record_count, file_size_bytes,"
-            " footer_size, row_id_start, path_is_relative, file_format)",
-            [(*row, True, "parquet") for row in rows],
-        )
-        self._copy(
-            "ducklake_file_column_stats (data_file_id, table_id, column_id, column_size_bytes, value_count,"
-            " null_count, min_value, max_value)",
-            stats,
-        )
+        self._copy(_DATA_FILE, [(*row, True, "parquet") for row in rows])
+        self._copy(_FILE_STATS, stats)
         described = [file for file, _ in files]
         self._count(table, row_id - first_row, sum(f.bytes for f in described), new=found is None)
         self._widen(table, table_stats(described, columns))
         self.changes[f"inserted_into_table:{table}"] = None
         return ids
+
+    def add_new_files(self, tables: Sequence[NewFiles]) -> list[TableContent]:
+        """Add the data files of tables that never had one. Return the numbers of the tables."""
+        rows, stats, totals, columns, counts = [], [], [], [], []
+        for its in tables:
+            row_id, ids = 0, []
+            for file, path in its.files:
+                ids.append(number := self._file_id())
+                rows.append((number, its.table, self.id, path, file.rows, file.bytes, file.footer, row_id))
+                row_id += file.rows
+                stats += [(number, its.table, c.column, c.bytes, c.values, c.nulls, *c.texts) for c in file.columns]
+            described = [file for file, _ in its.files]
+            counts.append(TableContent(row_id, row_id, len(ids), sum(ids)))
+            if described:
+                totals.append((row_id, row_id, sum(f.bytes for f in described), its.table))
+                merged = table_stats(described, its.columns)
+                columns += [(its.table, c, of.contains_null, of.low, of.high) for c, (_, of) in merged.items()]
+                self.changes[f"inserted_into_table:{its.table}"] = None
+        self._copy(_DATA_FILE, [(*row, True, "parquet") for row in rows])
+        self._copy(_FILE_STATS, stats)
+        self._many(
+            "UPDATE ducklake_table_stats SET record_count = %s, next_row_id = %s, file_size_bytes = %s"
+            " WHERE table_id = %s",
+            totals,
+        )
+        self._copy(_COLUMN_STATS, columns)
+        return counts
 
     def replace_deletes(self, table: int, files: Sequence[tuple[DeleteFile, str]], dropped: Sequence[int]) -> None:
         """Replace the delete files of data files, and remove the data files ``dropped``, of which no row is left."""
@@ -219,10 +285,10 @@ class NextSnapshot:
         )
         return done.rowcount
 
-    def _insert_columns(self, table: int, columns: Sequence[LakeColumn]) -> None:
-        """Add columns, or new versions of columns. A column's ID is its place too, as it is in DuckDB's tables."""
+    def _insert_columns(self, columns: Sequence[tuple[int, LakeColumn]]) -> None:
+        """Add columns of tables, or new versions. A column's ID is its place too, as it is in DuckDB's tables."""
         rows: list[tuple[Any, ...]] = []
-        for column in columns:
+        for table, column in columns:
             for current, parent in _with_parents(column, None):
                 kind = "" if current.parts else "literal"
                 described = (current.id, current.name, current.type, current.default)
@@ -258,7 +324,7 @@ class NextSnapshot:
                 added.append((table, column, merged.contains_null, merged.low, merged.high))
             elif merged != old:
                 changed.append((merged.contains_null, merged.low, merged.high, table, column))
-        self._copy("ducklake_table_column_stats (table_id, column_id, contains_null, min_value, max_value)", added)
+        self._copy(_COLUMN_STATS, added)
         self._many(
             "UPDATE ducklake_table_column_stats SET contains_null = %s, min_value = %s, max_value = %s"
             " WHERE table_id = %s AND column_id = %s",

@@ -105,6 +105,16 @@ class State(StoredRows[TableRow]):
         where = sql.SQL("lower(schema_name) = lower(%s) AND lower(table_name) = lower(%s)")
         return self._select(connection, where, [name.schema, name.name], lock=True)
 
+    def taken(self, connection: WatchedConnection, names: Sequence[FullName]) -> frozenset[FullName]:
+        """Return those of the names that a table of whatever owner has."""
+        found = connection.execute(
+            "SELECT w.schema, w.name FROM unnest(%s::text[], %s::text[]) AS w (schema, name)"
+            " WHERE EXISTS (SELECT FROM levada_tables t"
+            " WHERE lower(t.schema_name) = lower(w.schema) AND lower(t.table_name) = lower(w.name))",
+            [[n.schema for n in names], [n.name for n in names]],
+        )
+        return frozenset(FullName(schema, name) for schema, name in found)
+
     def _read(self, owner: TableOwner, values: Sequence[Any]) -> TableRow:
         schema, name, table, uuid, mode, key, columns, epoch, lsn, *numbers = values
         name, mode, columns = FullName(schema, name), TableMode(mode), json.loads(columns)

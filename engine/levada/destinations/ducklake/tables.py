@@ -11,7 +11,7 @@ from psycopg import sql
 
 from levada.destinations.collisions import TargetName
 from levada.destinations.ducklake.columns import LakeColumn
-from levada.destinations.ducklake.types import LIST, STRUCT
+from levada.destinations.ducklake.types import LIST, MAP, STRUCT
 from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.values import QualifiedTable
@@ -108,17 +108,23 @@ def find_schema(connection: WatchedConnection, name: str) -> LakeSchema | None:
 
 def find_table(connection: WatchedConnection, data_path: str, table: int) -> LakeTable | None:
     """Return the table with this ID, or None if it was dropped."""
+    return find_tables(connection, data_path, [table]).get(table)
+
+
+def find_tables(connection: WatchedConnection, data_path: str, tables: Sequence[int]) -> Mapping[int, LakeTable]:
+    """Return the tables with these IDs that were not dropped."""
     found = connection.execute(
-        "SELECT t.table_uuid::text, t.table_name, t.path, t.path_is_relative, s.schema_name, s.path, s.path_is_relative"
+        "SELECT t.table_id, t.table_uuid::text, t.table_name, t.path, t.path_is_relative, s.schema_name, s.path,"
+        " s.path_is_relative"
         " FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL"
-        " WHERE t.table_id = %s AND t.end_snapshot IS NULL",
-        [table],
-    ).fetchone()
-    if found is None:
-        return None
-    number, name, path, relative, schema, schema_path, schema_relative = found
-    base = data_path + schema_path if schema_relative else schema_path
-    return LakeTable(table, number, FullName(schema, name), base + path if relative else path)
+        " WHERE t.table_id = ANY (%s) AND t.end_snapshot IS NULL",
+        [list(tables)],
+    )
+    made = {}
+    for table, number, name, path, relative, schema, schema_path, schema_relative in found:
+        base = data_path + schema_path if schema_relative else schema_path
+        made[table] = LakeTable(table, number, FullName(schema, name), base + path if relative else path)
+    return made
 
 
 def find_named(connection: WatchedConnection, name: FullName) -> int | None:
@@ -131,6 +137,20 @@ def find_named(connection: WatchedConnection, name: FullName) -> int | None:
         [name.name, name.schema],
     ).fetchone()
     return None if found is None else int(found[0])
+
+
+def find_all_named(connection: WatchedConnection, names: Sequence[FullName]) -> frozenset[FullName]:
+    """Return those of the names that a table or view has, in any case of letters."""
+    found = connection.execute(
+        "SELECT w.schema, w.name FROM unnest(%s::text[], %s::text[]) AS w (schema, name)"
+        " JOIN ducklake_schema s ON lower(s.schema_name) = lower(w.schema) AND s.end_snapshot IS NULL"
+        " WHERE EXISTS (SELECT FROM ducklake_table t WHERE t.schema_id = s.schema_id AND t.end_snapshot IS NULL"
+        " AND lower(t.table_name) = lower(w.name))"
+        " OR EXISTS (SELECT FROM ducklake_view v WHERE v.schema_id = s.schema_id AND v.end_snapshot IS NULL"
+        " AND lower(v.view_name) = lower(w.name))",
+        [[n.schema for n in names], [n.name for n in names]],
+    )
+    return frozenset(FullName(schema, name) for schema, name in found)
 
 
 def read_columns(connection: WatchedConnection, table: int) -> list[LakeColumn]:
@@ -209,7 +229,7 @@ def has_inlined_rows(connection: WatchedConnection, table: int) -> bool:
 
 def _column(row: Sequence[Any], children: Mapping[int, Sequence[Any]]) -> LakeColumn:
     number, name, kind, default, _ = row
-    parts = children.get(number, ()) if kind in (LIST, STRUCT) else ()
+    parts = children.get(number, ()) if kind in (LIST, STRUCT, MAP) else ()
     return LakeColumn(number, name, kind, tuple(_column(part, children) for part in parts), default)
 
 

@@ -1,4 +1,4 @@
-"""The first copies of several small tables, made one after the other from one snapshot that describes all of them.
+"""The first copies of several small tables from one snapshot that describes all of them.
 
 A table that is not small, or that is locked, is postponed, so that it keeps neither its neighbours nor the snapshot.
 """
@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from levada import codes
 from levada.errors import LevadaError, Transient
 from levada.postgres.table_locks import read_table_locks
+from levada.runtime.copies.outcomes import BegunCopy, CopyReports, Outcome, Postponed
+from levada.runtime.copies.small_tables import SmallTables
 from levada.runtime.copies.source_table import WantedTable
 
 if TYPE_CHECKING:
-    import threading
-
-    from levada.copy.progress import RunningCopy
     from levada.postgres.slots import ExportedSnapshot
     from levada.runtime.copies.source_table import SourceTable
-    from levada.runtime.copies.table_copy import Copied, TableCopy
-    from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace
-    from levada.values import Lsn, QualifiedTable, TableId
+    from levada.runtime.copies.table_copy import TableCopy
+    from levada.values import TableId
 
 SMALL_BYTES: Final = 1 << 20
 """The largest table that shares a snapshot, in bytes at the source, with TOAST and without indexes."""
@@ -35,42 +32,6 @@ _WAIT_S: Final = 0.5
 """The longest wait for a lock in seconds, during which the neighbours of the locked table wait too."""
 
 
-@dataclass(frozen=True, slots=True)
-class BegunCopy:
-    """A copy that the supervisor has begun. ``since`` is that of `TableCopy.run`.
-
-    With ``elsewhere``, another process makes it.
-    """
-
-    table: TableId
-    name: QualifiedTable
-    plan: Recreate | ReplaceInPlace
-    cancelled: threading.Event
-    since: Lsn | None
-    elsewhere: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Postponed:
-    """A copy that begins again. ``alone`` is True if it must have a snapshot of its own then.
-
-    Otherwise there was no time for it, and ``made`` is the number of copies that were made from the snapshot.
-    """
-
-    alone: bool
-    made: int = 0
-
-
-class CopyReports(Protocol):
-    """Receives what becomes of the copies of a group."""
-
-    def started(self, table: TableId, rows: RunningCopy) -> None:
-        """Record that the rows of a table are read from now on."""
-
-    def ended(self, outcomes: Mapping[TableId, Copied | Postponed | BaseException]) -> None:
-        """Record the ends of copies."""
-
-
 class CopyGroup:
     """Copies of tables that the destination does not have yet."""
 
@@ -78,7 +39,7 @@ class CopyGroup:
         self._copier = copier
         self._reports = reports
         self._waiting = {one.table: one for one in copies}
-        self._ended: dict[TableId, Copied | Postponed | BaseException] = {}
+        self._ended: dict[TableId, Outcome] = {}
         self._reported_at = time.monotonic()
 
     def run(self) -> None:  # in a pool
@@ -96,8 +57,18 @@ class CopyGroup:
         if self._waiting:
             self._make_room()
             first = next(iter(self._waiting.values()))
+            writer, together = self._copier.destination.group_writer(), None
             with self._copier.snapshot(first.table, metadata=self._has_metadata()) as snapshot:
-                self._copy_all(snapshot)
+                ends_at = time.monotonic() + self._copier.config_ref.current.limits.shared_snapshot_s
+                small = self._describe(snapshot)
+                if writer is None:
+                    self._copy_all(snapshot, small, ends_at)
+                elif small:
+                    together = SmallTables(self._copier, writer, snapshot, self._reports)
+                    self._end_all(together.read(small, ends_at, _WAIT_S))
+            if together is not None:
+                # The source may remove dead rows again meanwhile.
+                self._end_all(together.write())
 
     def _postpone_locked(self) -> None:
         with self._copier.sessions.session() as connection:
@@ -114,8 +85,8 @@ class CopyGroup:
     def _has_metadata(self) -> bool:
         return any(one.plan.settings.metadata for one in self._waiting.values())
 
-    def _copy_all(self, snapshot: ExportedSnapshot) -> None:
-        ends_at = time.monotonic() + self._copier.config_ref.current.limits.shared_snapshot_s
+    def _describe(self, snapshot: ExportedSnapshot) -> list[tuple[BegunCopy, SourceTable]]:
+        """Return the small tables in the snapshot."""
         wanted = [WantedTable(one.table, one.name, one.plan.settings) for one in self._waiting.values()]
         try:
             found = self._copier.source.read_all(snapshot, wanted, _WAIT_S)
@@ -123,25 +94,32 @@ class CopyGroup:
             if error.code != codes.LOCK_TIMEOUT:
                 raise
             # It does not say which table is locked.
-            for table in list(self._waiting):
-                self._end(table, Postponed(alone=True))
-            return
-        made = 0
+            self._end_all(dict.fromkeys(self._waiting, Postponed(alone=True)))
+            return []
+        small = []
         for one in list(self._waiting.values()):
             read = found[one.table]
             if isinstance(read, LevadaError):
                 self._end(one.table, read)
             elif read.published.bytes > SMALL_BYTES:
                 self._end(one.table, Postponed(alone=True))
-            elif not made or time.monotonic() < ends_at:
+            else:
+                small.append((one, read))
+        return small
+
+    def _copy_all(
+        self, snapshot: ExportedSnapshot, small: Sequence[tuple[BegunCopy, SourceTable]], ends_at: float
+    ) -> None:
+        """Copy the tables one after the other."""
+        made = 0
+        for one, read in small:
+            if not made or time.monotonic() < ends_at:
                 self._end(one.table, self._copy(snapshot, one, read))
                 made += 1
             else:
                 self._end(one.table, Postponed(alone=False, made=made))
 
-    def _copy(
-        self, snapshot: ExportedSnapshot, one: BegunCopy, read: SourceTable
-    ) -> Copied | Postponed | BaseException:
+    def _copy(self, snapshot: ExportedSnapshot, one: BegunCopy, read: SourceTable) -> Outcome:
         if one.cancelled.is_set():
             return Transient("copy_cancelled", f"the copy of {one.name} was cancelled")
         try:
@@ -162,7 +140,11 @@ class CopyGroup:
             later = isinstance(error, Transient) and error.code in _LATER
             return Postponed(alone=True) if later else error
 
-    def _end(self, table: TableId, outcome: Copied | Postponed | BaseException) -> None:
+    def _end_all(self, outcomes: Mapping[TableId, Outcome]) -> None:
+        for table, outcome in outcomes.items():
+            self._end(table, outcome)
+
+    def _end(self, table: TableId, outcome: Outcome) -> None:
         del self._waiting[table]
         self._ended[table] = outcome
         if time.monotonic() - self._reported_at >= _REPORT_EVERY_S:

@@ -20,8 +20,9 @@ from levada.postgres.idle_connections import IdleReaders
 from levada.runtime.config import PipelineConfig
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import Answer, read_answer, read_plan, read_ranges
+from levada.runtime.copies.outcomes import Copied
 from levada.runtime.copies.staged_changes import ChangesElsewhere
-from levada.runtime.copies.table_copy import Copied, TableCopy
+from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.tables.kept_copies import parse_kept_copy
 from levada.runtime.tables.retries import as_levada_error
 from levada.status import CopyProgress

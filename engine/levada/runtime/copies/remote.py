@@ -14,7 +14,7 @@ from levada.destinations.interface import Destination
 from levada.errors import Transient
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.orders import Answer, OrderedRanges, plan_to_text, read_answer
-from levada.runtime.copies.table_copy import Copied
+from levada.runtime.copies.outcomes import Copied
 from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace
 from levada.runtime.tables.kept_copies import kept_text, store_kept_text
 from levada.schema.storage import TableStorage

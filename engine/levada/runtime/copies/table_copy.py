@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +30,7 @@ from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snaps
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.copied_rows import forget_if_useless, rows_to_copy, why_not_kept
 from levada.runtime.copies.copy_marks import CopyMarks
+from levada.runtime.copies.outcomes import Copied
 from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
@@ -49,15 +50,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """A durable copy as of ``lsn``. ``storage`` is the storage that the rows were read from."""
-
-    schema: ReplicatedTableSchema
-    lsn: Lsn
-    storage: TableStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +83,8 @@ class TableCopy:
         return self.kept_copies or StoredKeptCopies(self.store)
 
     @property
-    def _marks(self) -> CopyMarks:
+    def marks(self) -> CopyMarks:
+        """Return the marks of tables that are not what their settings say."""
         return CopyMarks(self.store)
 
     def close_idle(self) -> None:
@@ -224,7 +217,7 @@ class TableCopy:
             else:
                 self._write(target, rows, mark, cancelled)
                 rows.check()
-                self._marks.complete(target.id)
+                self.marks.complete(target.id)
             return Copied(rows.schema, snapshot.lsn, storage)
 
     def run_shadow(
@@ -323,18 +316,23 @@ class TableCopy:
         if plan.former is not None and (former is None or isinstance(plan, ReplaceInPlace)):
             self._drop(self._target(plan.former, former or rows.schema))
         self.require_order()
-        with self.store.together():
-            self.store.store_table_schema(rows.schema)
-            if plan.former != plan.settings:
-                self._store_settings(plan.settings, target.id)
-            if target.keeps_rows:
-                self._marks.first_begins(target.id)
+        self.begin_new([(rows.schema, target, plan)])
         if plan.former != plan.settings:
             self._drop(target)
-        self._marks.masks_are_new(target.id)
+        self.marks.masks_are_new(target.id)
         self._write(target, rows, mark, cancelled)
         rows.check()
-        self._marks.complete(target.id)
+        self.marks.complete(target.id)
+
+    def begin_new(self, tables: Sequence[tuple[ReplicatedTableSchema, TableTarget, Recreate | ReplaceInPlace]]) -> None:
+        """Store the schemas and the settings of copies whose tables are about to be created, in one step."""
+        with self.store.together():
+            for schema, target, plan in tables:
+                self.store.store_table_schema(schema)
+                if plan.former != plan.settings:
+                    self._store_settings(plan.settings, target.id)
+                if target.keeps_rows:
+                    self.marks.first_begins(target.id)
 
     def _replace(self, plan: ReplaceInPlace, rows: SnapshotRows, storage: TableStorage, mark: Watermark) -> bool:
         """Make a shadow copy and swap it in atomically. Return False if the destination has no such table.
@@ -347,14 +345,14 @@ class TableCopy:
             self._target(plan.settings, rows.schema),
         )
         other_masks = plan.former.masks != plan.settings.masks
-        if target.keeps_rows and (other_masks or self._marks.has_other_masks(target.id)):
-            if self._marks.has_no_copy(target.id):
+        if target.keeps_rows and (other_masks or self.marks.has_other_masks(target.id)):
+            if self.marks.has_no_copy(target.id):
                 return False
             raise kept_rows_masked(rows.schema.name)
         self.require_order()
         if other_masks:
             # If this copy is interrupted, a later one that keeps rows has the masks of `settings` as its former ones.
-            self._marks.masks_change(target.id)
+            self.marks.masks_change(target.id)
         try:
             self._store_settings(plan.settings, target.id)
             if not require_flag(copy(target, stored_rows(rows, target, rows.moment), mark), copy):
@@ -366,7 +364,7 @@ class TableCopy:
                 if carry_over(self.destination, target, mark, region) is False:
                     raise _replacement_lost(rows.schema)
             if require_flag(swap(target.id, mark), swap):
-                self._marks.complete(target.id)
+                self.marks.complete(target.id)
                 return True
             raise _replacement_lost(rows.schema)
         except BaseException as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from levada.errors import NeedsOperator
 from levada.runtime.copies.job import CopyJob, open_order
-from levada.runtime.copies.table_copy import Copied
+from levada.runtime.copies.outcomes import Copied
 from levada.runtime.host.assembly import assemble, open_store, pipeline_config
 from levada.runtime.host.table_requests import resolve
 from levada.runtime.resources.destination_start import start_up_with_retries

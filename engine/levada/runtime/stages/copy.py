@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from levada.postgres.table_checks import require_copyable
 from levada.postgres.table_locks import require_unlocked
-from levada.runtime.copies.group import BegunCopy, CopyGroup, Postponed
+from levada.runtime.copies.group import CopyGroup
+from levada.runtime.copies.outcomes import BegunCopy, Copied, Outcome, Postponed
 from levada.runtime.copies.remote import DedicatedCopy
 from levada.runtime.copies.staged_changes import ChangesWanted
-from levada.runtime.copies.table_copy import Copied, TableCopy
+from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import CopiesEnded, CopyStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
@@ -117,7 +118,7 @@ class CopyStage(Stage):
         """Send the message of a copy that has its snapshot. From any thread."""
         self._inbox.put(CopyStarted(table, rows))
 
-    def ended(self, outcomes: Mapping[TableId, Copied | Postponed | BaseException]) -> None:
+    def ended(self, outcomes: Mapping[TableId, Outcome]) -> None:
         """Send the message of copies that have ended. From any thread."""
         self._inbox.put(CopiesEnded(outcomes))
 
@@ -175,7 +176,7 @@ class CopyStage(Stage):
             for table, outcome in report.outcomes.items():
                 self._copy_ended(self._registry.tables[table], outcome)
 
-    def _copy_ended(self, record: TableRecord, outcome: Copied | Postponed | BaseException) -> None:
+    def _copy_ended(self, record: TableRecord, outcome: Outcome) -> None:
         """Record the outcome of a copy, start it again if it is outdated, or park the table if it failed."""
         record.end()
         self._running -= 1

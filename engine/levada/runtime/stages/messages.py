@@ -12,10 +12,11 @@ from levada.apply.applier import Applied
 from levada.destinations.interface import NamedCut
 from levada.errors import LevadaError
 from levada.runtime.config import PipelineConfig
-from levada.runtime.copies.group import Postponed
-from levada.runtime.copies.table_copy import Copied
+from levada.runtime.copies.outcomes import Outcome
 from levada.runtime.inbox import Ask, Message, Recorded
 from levada.runtime.tables.silent_columns import Columns, Unmarked
+from levada.schema import ReplicatedTableSchema
+from levada.segments.files import SegmentFile
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId, Watermark
 
@@ -35,6 +36,28 @@ class SegmentStaged(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class FileStagedEarly(Message):
+    """A file of a transaction in progress is complete. Its rows have the version ``schema``."""
+
+    file: SegmentFile
+    schema: ReplicatedTableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyFilesRemoved(Message):
+    """Files of a transaction in progress are removed, because it was rolled back or is read again."""
+
+    files: tuple[SegmentFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileFolded(Message):
+    """A file of a transaction in progress was folded, or that failed."""
+
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
 class CopyStarted(Message):
     """A copy has its snapshot and begins to read."""
 
@@ -46,7 +69,7 @@ class CopyStarted(Message):
 class CopiesEnded(Message):
     """Copies that are durable at the destination, were postponed, or failed. Their ends are stored in one step."""
 
-    outcomes: Mapping[TableId, Copied | Postponed | BaseException]
+    outcomes: Mapping[TableId, Outcome]
 
 
 @dataclass(slots=True)

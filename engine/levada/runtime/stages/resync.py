@@ -21,7 +21,8 @@ from levada.apply.carried_rows import carry_over
 from levada.copy.snapshot import SnapshotRows
 from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent, Transient
-from levada.runtime.copies.table_copy import Copied, TableCopy
+from levada.runtime.copies.outcomes import Copied
+from levada.runtime.copies.table_copy import TableCopy
 from levada.runtime.job import Job
 from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts

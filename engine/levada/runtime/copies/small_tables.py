@@ -1,0 +1,181 @@
+"""The first copies of several small tables, read into memory one after the other and written as a group.
+
+The snapshot and the locks at the source end once the rows are read. A table that the group cannot take is postponed,
+so that it is copied by itself, which reports what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from levada.copy.group_guard import GroupGuard, HeldTable, hold_tables
+from levada.copy.read_rows import ReadRows, SnapshotReader, snapshot_reader
+from levada.copy.stored_rows import stored_rows
+from levada.destinations.groups import NewTable
+from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
+from levada.runtime.copies.copied_rows import rows_to_copy
+from levada.runtime.copies.outcomes import BegunCopy, Copied, CopyReports, Outcome, Postponed
+from levada.schema.metadata import ReadMoment
+from levada.values import Watermark
+
+if TYPE_CHECKING:
+    from levada.destinations.groups import GroupWriter
+    from levada.postgres.slots import ExportedSnapshot
+    from levada.runtime.copies.source_table import SourceTable
+    from levada.runtime.copies.table_copy import TableCopy
+    from levada.schema import TableTarget
+    from levada.values import TableId
+
+_MOST_BYTES: Final = 32 << 20
+"""The most memory of the rows of a group in bytes. Rows of 1 MiB at the source may be compressed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallTable:
+    """A copy that has begun, and its table in the snapshot."""
+
+    begun: BegunCopy
+    read: SourceTable
+    target: TableTarget
+
+    @property
+    def id(self) -> TableId:
+        """The OID of the table."""
+        return self.begun.table
+
+    @property
+    def held(self) -> HeldTable:
+        """The table for its locks."""
+        return HeldTable(self.read.published, self.read.description, self.read.schema)
+
+
+class SmallTables:
+    """The tables of one group. `read` is called in the snapshot, and `write` after it."""
+
+    def __init__(
+        self, copier: TableCopy, writer: GroupWriter, snapshot: ExportedSnapshot, reports: CopyReports
+    ) -> None:
+        self._copier = copier
+        self._writer = writer
+        self._snapshot = snapshot
+        self._reports = reports
+        self._rows: dict[TableId, ReadRows] = {}
+        self._tables: dict[TableId, SmallTable] = {}
+        self._moment = ReadMoment(snapshot.lsn, snapshot.began or datetime.now(UTC))
+
+    def read(self, tables: Sequence[tuple[BegunCopy, SourceTable]], ends_at: float, wait_s: float) -> _Ends:
+        """Read the rows until the monotonic time ``ends_at``. Return the outcomes of the tables that are left out.
+
+        ``wait_s`` is the longest wait for a lock, in seconds.
+        """
+        config = self._copier.config_ref.current
+        found = [SmallTable(begun, read, begun.plan.settings.target(read.schema, config)) for begun, read in tables]
+        free = frozenset(self._writer.free([its.target for its in found]))
+        ends: _Ends = {its.id: Postponed(alone=True) for its in found if its.id not in free}
+        wanted = {its.id: its for its in found if its.id in free}
+        limits = config.limits.locks
+        with hold_tables(
+            self._copier.sessions,
+            [its.held for its in wanted.values()],
+            replace(limits, wait_s=min(wait_s, limits.wait_s)),
+        ) as guard:
+            try:
+                changed = guard.start()
+            except LevadaError as error:
+                if not isinstance(error, Transient | NeedsOperator):
+                    raise
+                # It does not say which table is locked or gone.
+                return ends | dict.fromkeys(wanted, Postponed(alone=True))
+            for table in changed:
+                ends[table] = Postponed(alone=True)
+            left = [its for its in wanted.values() if its.id not in changed]
+            ends |= self._read_all(guard, left, ends_at, wait_s)
+            ends |= self._released(guard)
+        return ends
+
+    def _read_all(self, guard: GroupGuard, tables: Sequence[SmallTable], ends_at: float, wait_s: float) -> _Ends:
+        config = self._copier.config_ref.current
+        reading = SnapshotReader(
+            config.source, self._snapshot, wait_s, _MOST_BYTES, config.on_unrepresentable, config.mask_keys
+        )
+        ends: _Ends = {}
+        held = 0
+        with snapshot_reader(reading) as reader:
+            for its in tables:
+                if guard.lost:
+                    ends[its.id] = Postponed(alone=False)
+                elif self._rows and (time.monotonic() >= ends_at or held > _MOST_BYTES):
+                    ends[its.id] = Postponed(alone=False, made=len(self._rows))
+                elif its.begun.cancelled.is_set():
+                    ends[its.id] = _cancelled(its)
+                else:
+                    rows = self._read_one(reader, guard, its)
+                    if isinstance(rows, ReadRows):
+                        self._rows[its.id], self._tables[its.id] = rows, its
+                        self._reports.started(its.id, rows)
+                        held += rows.bytes
+                    else:
+                        ends[its.id] = rows
+        return ends
+
+    def _read_one(self, reader: SnapshotReader, guard: GroupGuard, its: SmallTable) -> ReadRows | Outcome:
+        try:
+            rows = reader.read(rows_to_copy(its.read.published, its.begun.plan.settings), its.read.schema)
+        except LevadaError as error:
+            if guard.lost:
+                # The guard has ended the session.
+                return Postponed(alone=False)
+            # By itself it sees its present state, or says what is wrong with it.
+            return Postponed(alone=True) if isinstance(error, Transient) else error
+        return Postponed(alone=True) if rows is None else rows
+
+    def _released(self, guard: GroupGuard) -> _Ends:
+        ends: _Ends = {}
+        for table, error in guard.release(list(self._rows)).items():
+            if guard.gave_way is not None:
+                ends[table] = error if table == guard.gave_way else Postponed(alone=False)
+            else:
+                ends[table] = Postponed(alone=True)
+            del self._rows[table]
+        return ends
+
+    def write(self) -> _Ends:
+        """Write what was read. Return the outcomes."""
+        ends: _Ends = {}
+        for its in list(self._tables.values()):
+            if its.id in self._rows and its.begun.cancelled.is_set():
+                ends[its.id] = _cancelled(its)
+                del self._rows[its.id]
+        tables = [its for its in self._tables.values() if its.id in self._rows]
+        if not tables:
+            return ends
+        mark = Watermark(self._copier.config_ref.current.name, self._copier.epoch, self._snapshot.lsn)
+        self._copier.begin_new([(its.read.schema, its.target, its.begun.plan) for its in tables])
+        written: frozenset[TableId] = frozenset()
+        try:
+            written = frozenset(self._writer.write([self._new(its) for its in tables], mark))
+        except LevadaError as error:
+            if isinstance(error, Permanent):
+                raise
+        with self._copier.store.together():
+            for its in tables:
+                if its.id in written:
+                    self._copier.marks.complete(its.id)
+        for its in tables:
+            copied = Copied(its.read.schema, self._snapshot.lsn, its.read.description.storage)
+            ends[its.id] = copied if its.id in written else Postponed(alone=True)
+        return ends
+
+    def _new(self, its: SmallTable) -> NewTable:
+        return NewTable(its.target, stored_rows(self._rows[its.id], its.target, self._moment))
+
+
+def _cancelled(its: SmallTable) -> Transient:
+    return Transient("copy_cancelled", f"the copy of {its.begun.name} was cancelled")
+
+
+_Ends = dict["TableId", Outcome]
