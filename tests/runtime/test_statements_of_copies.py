@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from tests.rigs.counting import Counting
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig
-from tests.runtime.test_many_tables import Counting
 from tests.servers.ducklake import DuckLake
 
 from levada.destinations import Destination, DestinationContext
