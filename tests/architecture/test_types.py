@@ -10,11 +10,11 @@ from levada.pgoutput.text import parse_text
 from levada.schema import Kind
 from levada.testing.destinations.values import KINDS, kind_rows
 
-SENT_AS_TEXT = {Kind.TEXT, Kind.ARRAY, Kind.RANGE}
+SENT_AS_TEXT = {Kind.TEXT, Kind.ARRAY, Kind.RANGE, Kind.MAP}
 """Kinds without a binary decoder: a copy reads the text that the stream has."""
 
 
-CHOSEN = {Kind.RANGE}
+CHOSEN = {Kind.RANGE, Kind.MAP}
 """Kinds for columns that ask for them by ``columns.types`` alone, see ``docs/guides/stored-types.md``."""
 
 

@@ -183,6 +183,7 @@ def test_an_invalidated_slot(own: Database, tmp_path: Path) -> None:
     assert refused(capture).code == "slot_lost"
 
 
+@pytest.mark.nightly
 def test_a_crash_of_the_server(own: Database, tmp_path: Path) -> None:
     """A crash sets the slot back. Changes that are sent again are not staged again, and none is missed."""
     capture = started(own, tmp_path)

@@ -14,6 +14,7 @@ LOOK = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize(("given", "found"), [(None, "system None"), ("mimalloc", "mimalloc mimalloc")])
 def test_arrow_uses_the_c_library(given: str | None, found: str) -> None:

@@ -73,6 +73,7 @@ def test_a_command_that_is_no_first_run(db: Database, manifest: Path, words: tup
     assert left_at(db) == cleaned
 
 
+@pytest.mark.nightly
 def test_a_lost_slot(db: Database, manifest: Path) -> None:
     """It is an error once tables depend on it, as it is for a run."""
     manifest.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))

@@ -58,6 +58,7 @@ def test_retained_tables_are_free(manifest: Path, db: Database, tmp_path: Path) 
     cleanup(manifest, tmp_path / "work")
 
 
+@pytest.mark.nightly
 def test_tables_are_dropped_only_where_the_destination_can_be_opened(
     manifest: Path, db: Database, tmp_path: Path
 ) -> None:

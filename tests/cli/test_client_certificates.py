@@ -57,6 +57,7 @@ def with_tls(db: Database, **tls: Any) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.nightly
 def test_a_client_certificate(strict: Database, authority: Authority, tmp_path: Path) -> None:
     """A check names the field that is missing. With the Secret of it, and no password, the pipeline runs."""
     path, secrets = tmp_path / "pipeline.yaml", tmp_path / "secrets"

@@ -94,6 +94,7 @@ def test_a_table_whose_copy_is_skipped(orders: Path, db: Database) -> None:
     assert db.query(visits) == []
 
 
+@pytest.mark.nightly
 def test_a_part_of_a_table_is_copied(orders: Path, db: Database) -> None:
     """The rows of the condition are copied, and all changes streamed. A value that is unknown parks the table, and the
     whole old row as identity brings it."""

@@ -155,6 +155,7 @@ def test_the_page(manifest: Path, db: Database, monkeypatch: pytest.MonkeyPatch)
     assert db.query("SELECT visit FROM replica.visits") == [(2,)]
 
 
+@pytest.mark.nightly
 def test_keys_of_every_form(manifest: Path, db: Database) -> None:
     """A key may be written as PostgreSQL accepts it. A masked one is given in clear. Kept rows are erased too."""
     db.execute(
@@ -202,6 +203,7 @@ def test_keys_of_every_form(manifest: Path, db: Database) -> None:
         assert erased(manifest, *arguments) == {"code": code}
 
 
+@pytest.mark.nightly
 def test_keys_that_the_source_would_change(manifest: Path, db: Database) -> None:
     """A key that a type would cut off or round erases no other row. A scale is filled up, also below a mask."""
     db.execute(

@@ -99,6 +99,7 @@ def test_names_that_match_nothing(manifest: Path, db: Database) -> None:
     assert list(warnings(manifest, "check").values()) == ["unlogged_tables_left_out"]
 
 
+@pytest.mark.nightly
 def test_tables_that_leave_the_selection(manifest: Path, db: Database) -> None:
     """The plan names them, and the run says the same by their names. Their tables at the destination stay."""
     db.execute("CREATE TABLE gone (id int PRIMARY KEY)")
@@ -153,6 +154,7 @@ def test_parked_tables(manifest: Path, db: Database, policy: str) -> None:
         assert "copied again: 1 table, missed changes" in plan
 
 
+@pytest.mark.nightly
 def test_another_schema_at_the_destination(manifest: Path, db: Database) -> None:
     """The plan says where tables are copied to, and what becomes of those from before, as the run then does."""
     write(manifest, replicated(db))
@@ -173,6 +175,7 @@ def test_another_schema_at_the_destination(manifest: Path, db: Database) -> None
     assert "copied again" not in shown(manifest)
 
 
+@pytest.mark.nightly
 def test_another_namespace_in_the_lake(manifest: Path, db: Database) -> None:
     """Iceberg's tables in the former namespace stay, those of another name are dropped, and cuts lose both."""
     publish(db)
@@ -202,6 +205,7 @@ def test_another_namespace_in_the_lake(manifest: Path, db: Database) -> None:
     assert "1 cut will no longer have them" in plan
 
 
+@pytest.mark.nightly
 def test_another_server_of_the_destination(start_postgres: StartPostgres, manifest: Path, db: Database) -> None:
     """Tables that the new address does not have are parked. Once it is set back, a retry is enough."""
     pipeline = replicated(db)

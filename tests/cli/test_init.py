@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -55,6 +56,19 @@ def test_a_manifest_of_everything_that_is_found(db: Database, tmp_path: Path) ->
     for path in (secret / "password", secret / "username"):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     assert "s3cret" not in text + done.output
+
+
+def test_the_settings_of_a_table_in_comments_are_valid(db: Database, tmp_path: Path) -> None:
+    """Without their comments they are a TableSync of the largest table, whatever its name is."""
+    odd = 'a: "b" # c'
+    with db.connect() as connection:
+        connection.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY)").format(sql.Identifier(odd)))
+    assert levada("init", dsn(db), "--dir", tmp_path).exit_code == Exit.OK
+    text = (tmp_path / "pipeline.yaml").read_text()
+    before, _, block = text.partition("# ---\n")
+    manifests = load_manifests(before + "---\n" + re.sub("^# ", "", block, flags=re.MULTILINE))
+    [sync] = manifests.table_syncs
+    assert (sync.spec.table.name, sync.spec.columns.types) == (odd, {"price": "Decimal(38, 9)"})
 
 
 def test_nothing_is_replaced(db: Database, tmp_path: Path) -> None:

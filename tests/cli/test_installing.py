@@ -92,6 +92,7 @@ def test_doctor_breaks_lines_between_words(installed: Path, monkeypatch: pytest.
     assert "  run: pip install 'levada[elsewhere]'" in lines
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_jvm")
 def test_setup_carries_the_jars_to_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle that one machine wrote fills the cache of another one that reaches no repository."""
@@ -114,6 +115,7 @@ def test_setup_takes_one_bundle_at_a_time(tmp_path: Path) -> None:
     assert levada("setup", "--from-bundle", bundle, "--offline-bundle", bundle).exit_code == Exit.USAGE
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 def test_a_store_in_config_maps_needs_its_extra(tmp_path: Path) -> None:
     """Without the package of Kubernetes the error is the command that installs it, and no traceback."""

@@ -68,6 +68,7 @@ def test_deleted_rows_are_marked(orders: Path, db: Database) -> None:
     assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 3]
 
 
+@pytest.mark.nightly
 def test_a_repair_marks_and_revives(orders: Path, db: Database) -> None:
     """A row that only the destination has is marked, and one that is marked by mistake gets its values again."""
     write(orders, db, "Mark")
@@ -85,6 +86,7 @@ def test_a_repair_marks_and_revives(orders: Path, db: Database) -> None:
     assert (db.query(LIVE), db.query(GONE)) == ([(1, "one"), (2, LONG)], [(3, "three"), (9, "strange")])
 
 
+@pytest.mark.nightly
 def test_deletes_are_ignored(orders: Path, db: Database) -> None:
     """Rows stay as they were, a resync and a repair keep them, and the other setting marks or removes them."""
     write(orders, db, "Ignore")
@@ -140,6 +142,7 @@ def test_destinations_that_keep_nothing(
         assert f"{where}: {problem}" in " ".join(refused.output.split())
 
 
+@pytest.mark.nightly
 def test_rows_of_partitions_are_kept(orders: Path, db: Database) -> None:
     """A verification and a repair know them, also with marks, and another setting removes them with the next copy."""
     db.execute(
@@ -184,6 +187,7 @@ KEYS = {
 }
 
 
+@pytest.mark.nightly
 def test_keys_of_any_type_move(manifest: Path, db: Database) -> None:
     """Onto new, deleted and former keys, and after a TRUNCATE. The rows and the marks are those of the source."""
     db.execute("CREATE TYPE pair AS (a int, b text)")

@@ -125,6 +125,7 @@ def test_no_statement_is_refused_at_any_moment(visits: Path, db: Database) -> No
     assert db.query("SELECT pubname FROM pg_publication") == []
 
 
+@pytest.mark.nightly
 def test_it_is_turned_on_and_off_later(visits: Path, db: Database) -> None:
     """The tables are copied once the slot can be read with the new publication, and stay when they are left out."""
     write(visits, db, "LeaveOut")
@@ -143,6 +144,7 @@ def test_it_is_turned_on_and_off_later(visits: Path, db: Database) -> None:
     assert db.query("SELECT count(*) FROM replica.visits") == [(4,)]
 
 
+@pytest.mark.nightly
 def test_the_other_way_with_an_external_publication(visits: Path, db: Database) -> None:
     """The manifest is refused with the other way, by which the table is streamed."""
     db.execute("CREATE PUBLICATION own FOR TABLE visits")

@@ -97,6 +97,7 @@ def test_masks(people: Path, db: Database) -> None:
     assert "770011" not in wrong.output
 
 
+@pytest.mark.nightly
 def test_another_key_copies_the_table_again(people: Path, db: Database) -> None:
     """No table has values of two keys, also if rows changed while no engine ran. A key is at least 16 bytes."""
     run(people)
@@ -133,6 +134,7 @@ def test_changed_masks(people: Path, db: Database) -> None:
     assert emails(db) == ["ada@clear", None, ""]
 
 
+@pytest.mark.nightly
 def test_a_renamed_table_keeps_its_masks(people: Path, db: Database) -> None:
     """Also when it is copied again, until a TableSync of its new name has others."""
     run(people)
@@ -161,6 +163,7 @@ def test_masks_that_no_manifest_may_have(people: Path, db: Database) -> None:
     assert "needs tables.maskKeySecretRef" in " ".join(on(people, "check").output.split())
 
 
+@pytest.mark.nightly
 def test_kept_rows_are_never_of_other_masks(people: Path, db: Database) -> None:
     """A table that keeps deleted rows is parked after a change of its masks, until it keeps them no longer."""
     write(people, db, {}, deletes="Mark")
@@ -191,6 +194,7 @@ def test_no_row_in_clear_is_kept_after_an_interrupted_copy(people: Path, db: Dat
     assert emails(db) == ["ada@clear", None, ""]
 
 
+@pytest.mark.nightly
 def test_masks_before_the_first_copy_is_complete(people: Path, db: Database) -> None:
     """A table that keeps deleted rows has none yet, so it is copied with the masks. Afterwards it keeps them."""
     db.execute(
@@ -231,6 +235,7 @@ def states(path: Path) -> str:
     return " ".join(on(path, "status").output.split())
 
 
+@pytest.mark.nightly
 def test_comments_mask(commented: Path, db: Database) -> None:
     """In the copy, in the stream, in the comparison, and in a table that takes the name in a swap."""
     assert len(SQL) == 5
@@ -252,6 +257,7 @@ def test_comments_mask(commented: Path, db: Database) -> None:
     assert on(commented, "verify").exit_code == Exit.OK
 
 
+@pytest.mark.nightly
 def test_changed_comments_copy_the_table_again(commented: Path, db: Database) -> None:
     """So do those that come and go, and a column that is added with one is masked in its first rows."""
     run(commented)
@@ -290,6 +296,7 @@ def test_the_stricter_mask_holds(
     assert db.query("SELECT email FROM replica.people") == [(shown,)]
 
 
+@pytest.mark.nightly
 def test_a_comment_that_is_no_mask_parks_its_table(commented: Path, db: Database) -> None:
     """Nothing is replicated in clear, the other tables go on, and a resync copies it after a corrected comment."""
     for comment, masks in (

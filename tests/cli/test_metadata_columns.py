@@ -98,6 +98,7 @@ def test_the_columns_describe_the_last_change(orders: Path, db: Database) -> Non
     assert verified(orders)["equal"]
 
 
+@pytest.mark.nightly
 def test_kept_rows_have_the_values_of_their_delete(orders: Path, db: Database) -> None:
     """After a delete, a TRUNCATE and a new key, and a resync keeps them. A repair marks with the values of now."""
     write(orders, db, metadata=["Operation", "CommitTime"], deletes="Mark")
@@ -123,6 +124,7 @@ def test_kept_rows_have_the_values_of_their_delete(orders: Path, db: Database) -
     assert db.query(same) == [(5 - 1,)]
 
 
+@pytest.mark.nightly
 def test_a_changed_list_copies_again(orders: Path, db: Database) -> None:
     """A plan says so, the columns come and go, and a table of its own has none."""
     columns = (
@@ -148,6 +150,7 @@ def test_a_changed_list_copies_again(orders: Path, db: Database) -> None:
     assert verified(orders)["equal"]
 
 
+@pytest.mark.nightly
 def test_rows_of_partitions(orders: Path, db: Database) -> None:
     """Those of an attached partition are read, and those of a detached one deleted."""
     db.execute(

@@ -75,6 +75,7 @@ def test_tables_sizes_and_changes(manifest: Path, db: Database) -> None:
     assert "CREATE PUBLICATION" in text
 
 
+@pytest.mark.nightly
 @pytest.mark.since(15)  # a column list of a publication
 def test_modes_are_those_that_tables_will_have(manifest: Path, db: Database) -> None:
     """A table is a changelog if it has no key, or if its key is excluded or not in the publication's column list."""

@@ -54,6 +54,7 @@ def test_a_pooler_in_front_of_the_destination(db: Database, manifest: Path) -> N
     assert db.query("SELECT id FROM replica.orders ORDER BY 1") == db.query("SELECT id FROM orders ORDER BY 1")
 
 
+@pytest.mark.nightly
 def test_a_pooler_in_front_of_a_catalog(db: Database, manifest: Path, tmp_path: Path) -> None:
     """DuckLake's catalog works in transaction mode too."""
     db.execute("INSERT INTO orders SELECT generate_series(1, 100)")

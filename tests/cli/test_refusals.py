@@ -186,6 +186,7 @@ def test_a_server_older_than_14(folder: Path, db: Database) -> None:
     assert_told(result, Exit.PREFLIGHT, "version_unsupported", *words)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("start_postgres")
 @pytest.mark.skipif(not DEBIAN_15.exists(), reason="needs Debian's package postgresql-15")
 def test_a_standby_older_than_16(folder: Path) -> None:

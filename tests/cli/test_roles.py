@@ -87,6 +87,7 @@ SETTINGS = {
 """Settings that administrators give a role or a database, each far from the default."""
 
 
+@pytest.mark.nightly
 def test_settings_of_the_role(db: Database, manifest: Path, odd: str) -> None:
     """They are for applications, and change neither what Levada reads nor how long it may take."""
     db.execute(

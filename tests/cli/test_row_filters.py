@@ -70,6 +70,7 @@ def test_only_the_rows_of_the_filter_are_replicated(orders: Path, db: Database) 
     assert on(orders, "verify").exit_code == Exit.OK
 
 
+@pytest.mark.nightly
 def test_a_filter_that_postgres_refuses(orders: Path, db: Database) -> None:
     """A first start is refused. A pipeline that has run keeps the former filter, names the error, and goes on."""
     write(orders, db, "stats = 'paid'")

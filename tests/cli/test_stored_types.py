@@ -74,6 +74,7 @@ def test_the_types_of_the_page(items: Path, db: Database) -> None:
     assert on(items, "verify").exit_code == Exit.OK
 
 
+@pytest.mark.nightly
 def test_a_type_that_a_column_does_not_take(items: Path, db: Database) -> None:
     """The check names the table and the column. The table is parked, and the others go on."""
     write(items, db, {"id": "List", "opening": "Text", "prize": "Text"})
@@ -98,6 +99,7 @@ def test_names_that_no_type_has(manifest: Path, db: Database, name: str) -> None
     assert "spec.columns.types.id" in refused.output
 
 
+@pytest.mark.nightly
 def test_a_retype_and_a_rename_under_the_stream(items: Path, db: Database) -> None:
     """A type that the column no longer takes parks its table. A renamed column has the choice of its new name."""
     write(items, db, {"price": "Decimal(10, 2)", "total": "Text", "opening": "Text"})

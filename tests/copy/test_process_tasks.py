@@ -57,6 +57,7 @@ def test_log_records_reach_the_engine(processes: ProcessTasks, caplog: pytest.Lo
     assert "ValueError: seen" in caplog.text
 
 
+@pytest.mark.nightly
 def test_many_log_records_and_threads_block_nothing(processes: ProcessTasks, caplog: pytest.LogCaptureFixture) -> None:
     """Threads that log while a task returns neither mix their messages nor hold it up."""
 
@@ -76,6 +77,7 @@ def test_many_log_records_and_threads_block_nothing(processes: ProcessTasks, cap
     assert sum(r.name == "levada.threads" for r in caplog.records) == 12_000
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 def test_what_a_task_prints_is_no_output_of_the_engine(tmp_path: Path) -> None:
     """Standard output may have a format, so a task's goes to standard error, complete, also if the task then exits."""
@@ -233,6 +235,7 @@ def open_things() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 def test_nothing_is_left_open(own: ProcessTasks) -> None:
     """Calls leave no descriptor, thread or process behind."""

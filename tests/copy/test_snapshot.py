@@ -38,6 +38,7 @@ def rows_of(copy: SnapshotRows) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: str(next(iter(row.values()))))
 
 
+@pytest.mark.nightly
 def test_rows_are_those_of_the_snapshot(db: Database, copy_of: CopyOf) -> None:
     """Commits, updates, deletes and truncates after the snapshot change nothing that the copy reads."""
     db.execute(

@@ -24,7 +24,6 @@ from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.schema import CHANGELOG_FIELDS
 from levada.destinations.iceberg.small_tables import MOST_BYTES
 from levada.destinations.key_index.table_index import TableIndex
-from levada.destinations.keys import key_kind
 from levada.errors import DestinationChanged
 from levada.schema import Kind
 from levada.testing import ArrowRows, Source, column, table
@@ -64,7 +63,7 @@ def test_upserts_on_a_file_system_without_a_catalog(tmp_path: Path) -> None:
         part.update(old={"id": number - 2}, id=number + 100, item=None, at=None, unchanged=[2])
         part.delete(id=number)
         batch = part.batch()
-        index = cache.synced(key_kind(orders), rebuild)
+        index = cache.synced(orders, rebuild)
         deletes = PositionDeleteFiles(storage, DELETES)
         upsert = Upsert(storage, layout, orders, index, deletes)
         upsert.run(batch.changes(orders.id), Lsn(0))

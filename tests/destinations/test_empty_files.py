@@ -24,7 +24,6 @@ from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.ducklake.columns import initial_columns
 from levada.destinations.iceberg.schema import initial_layout
 from levada.destinations.key_index.table_index import TableIndex
-from levada.destinations.keys import key_kind
 from levada.schema import Column, ReplicatedTableSchema
 from levada.testing import ArrowRows, table
 from levada.testing.destinations.values import KINDS, kind_rows
@@ -83,14 +82,13 @@ def test_an_added_column_is_filled(storage: FileSystemStorage, layout: FileLayou
     held = without(layout, column)
     schema = table(*(c for c in KINDS if c is not column), name="public.kinds")
     path = write(storage, held, project(source_rows(rows, schema), held, schema))
-    for constant in constants(column):
-        for positions in deleted(rows).values():
-            file = LiveFile(path, np.array(positions, np.int64))
-            files = FillTask(storage, layout, {column.name: constant}, "kinds")(file)
-            filled = pa.concat_tables([pq.read_table(f.path) for f in files] or [layout.arrow.empty_table()])
-            assert filled.num_rows == rows - len(positions)
-            seen = as_source(filled.column(column.name), column.type.arrow).to_pylist()
-            assert repr(seen) == repr(constant.to_pylist() * filled.num_rows)
+    for constant, positions in zip(constants(column), deleted(rows).values(), strict=True):
+        file = LiveFile(path, np.array(positions, np.int64))
+        files = FillTask(storage, layout, {column.name: constant}, "kinds")(file)
+        filled = pa.concat_tables([pq.read_table(f.path) for f in files] or [layout.arrow.empty_table()])
+        assert filled.num_rows == rows - len(positions)
+        seen = as_source(filled.column(column.name), column.type.arrow).to_pylist()
+        assert repr(seen) == repr(constant.to_pylist() * filled.num_rows)
 
 
 @of_each_format
@@ -124,7 +122,7 @@ def test_files_are_read_written_and_indexed(
             for part, _ in file.read(storage, list(layout.arrow)):
                 writer.write(cast_columns(part.columns, layout.arrow, "kinds"))
         assert sum(f.rows for f in writer.files) == rows - len(positions)
-        index = TableIndex(tmp_path / f"index{len(positions)}").open(key_kind(SCHEMA))
+        index = TableIndex(tmp_path / f"index{len(positions)}").open(SCHEMA)
         add_files(index, KeyReader.of(SCHEMA, layout, index.seed), storage, [file, without_deletes(path)])
         index.commit(1)
 

@@ -339,6 +339,7 @@ def test_a_lost_answer_and_a_replay(newer: Lake) -> None:
     assert newer.rows() == before
 
 
+@pytest.mark.nightly
 def test_a_commit_that_loses_a_race_leaves_no_file(newer: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compaction between the look-up and the commit of a batch is noticed, and the vectors are written again."""
     destination = newer.destination()

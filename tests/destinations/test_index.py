@@ -242,8 +242,23 @@ def test_bytes_are_16_or_24_a_row(tmp_path: Path) -> None:
         assert run_bytes(tmp_path / kind) == 40 * width
 
 
+@pytest.mark.parametrize("kind", KeyKind)
+def test_keys_that_rows_share_are_found(tmp_path: Path, kind: KeyKind) -> None:
+    """An index says whether each row has a key of its own, also of rows that are in several runs."""
+    index = KeyIndex.open(tmp_path, kind, SMALL)
+    for n in range(3):
+        index.add_file(f"f{n}", make_keys(kind, range(40 * n, 40 * n + 40)))
+    assert index.is_distinct()
+    index.commit(1)
+    assert index.is_distinct()
+    index.add_file("g", make_keys(kind, [7]))
+    assert not index.is_distinct()
+    index.clear()
+    assert index.is_distinct()
+
+
 @pytest.mark.parametrize(
-    "damage", ["run lost", "run cut", "log lost", "log cut", "manifest cut", "other kind", "version 2"]
+    "damage", ["run lost", "run cut", "log lost", "log cut", "manifest cut", "other kind", "other key", "version 3"]
 )
 def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
     """An unreadable index is one without a snapshot, and can be filled again."""
@@ -257,16 +272,16 @@ def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
     elif how == "cut":
         os.truncate(tmp_path / path, 5)
     elif what == "version":
-        # Its hashes have the columns of a key in another order.
-        content = unseal((tmp_path / path).read_bytes(), 3)
+        # It does not have the key.
+        content = unseal((tmp_path / path).read_bytes(), 4)
         (tmp_path / path).write_bytes(seal(content, int(how)))
-    kind = KeyKind.HASH if what == "other" else KeyKind.INTEGER
-    index = KeyIndex.open(tmp_path, kind)
+    kind, key = KeyKind.HASH if damage == "other kind" else KeyKind.INTEGER, [2] if damage == "other key" else []
+    index = KeyIndex.open(tmp_path, kind, key=key)
     assert index.snapshot_id is None
     assert places(index, kind) == {}
     index.add_file("g", make_keys(kind, range(5)))
     index.commit(8)
-    again = KeyIndex.open(tmp_path, kind)
+    again = KeyIndex.open(tmp_path, kind, key=key)
     assert again.snapshot_id == 8
     assert places(again, kind) == {n: ("g", n) for n in range(5)}
 

@@ -109,6 +109,7 @@ def test_files_are_orphans_after_three_days(copying: bool) -> None:
     assert listing.calls.get("olderThan") == (None if copying else (now_ms - 3 * 24 * 3600 * 1000,))
 
 
+@pytest.mark.nightly
 def test_a_renamed_table_loses_nothing(jdbc: Lake) -> None:
     """A table that was renamed in its catalog keeps its folder and its files, whatever the next of its name does."""
     destination = jdbc.destination(maintenance={"compactEverySeconds": 1, "expireSnapshotsAfterHours": 0})
@@ -137,6 +138,7 @@ def test_an_empty_table_has_no_orphans(lake: Lake) -> None:
     assert lake.rows() == []
 
 
+@pytest.mark.nightly
 def test_a_missing_file_is_noticed(lake: Lake) -> None:
     """The daily look at the files notices one that is gone, also if no batch reads it."""
     destination = lake.destination(maintenance={"compactEverySeconds": 1})
@@ -165,6 +167,7 @@ def remove_orphans_of_all_ages(destination: IcebergDestination, table: IcebergTa
     actions.deleteOrphanFiles(table.java).usePrefixListing(True).olderThan(1 << 52).execute()
 
 
+@pytest.mark.nightly
 def test_another_tool_removes_the_files_of_a_batch(hadoop: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that is removed before its commit is written again. No commit names a missing file."""
     destination = hadoop.destination()

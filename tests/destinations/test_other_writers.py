@@ -192,6 +192,7 @@ def test_a_column_of_a_type_that_levada_does_not_write(hadoop: Lake) -> None:
     assert items(hadoop)[1] == "ours"
 
 
+@pytest.mark.nightly
 def test_a_history_that_expired_cannot_be_judged(hadoop: Lake) -> None:
     """Other tools made more commits than the metadata log keeps, and all expired. A rollback may be among them."""
     destination = hadoop.destination()

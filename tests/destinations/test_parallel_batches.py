@@ -204,6 +204,7 @@ def test_random_batches_by_tasks_and_without(
     assert len(here) > 5 if helps else used > 5
 
 
+@pytest.mark.nightly
 def test_rows_without_their_values_come_from_earlier_ranges(hadoop: Lake, workers: Workers) -> None:
     """A value that is unknown in a range is that of an earlier range, through a moved key, or of the table."""
     lake, destination = beside(hadoop, "tasks", workers)

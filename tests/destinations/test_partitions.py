@@ -188,6 +188,7 @@ def test_a_renamed_column_keeps_its_partitions(hadoop: Lake) -> None:
     assert len(hadoop.iceberg().specs()) == 2
 
 
+@pytest.mark.nightly
 @of_each_version
 def test_a_dropped_column_parks_the_table_and_breaks_nothing(hadoop: Lake) -> None:
     """The table is readable without the column, and says which setting names it. Another setting goes on."""

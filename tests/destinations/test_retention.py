@@ -279,6 +279,7 @@ def _stored(table: IcebergTable) -> set[str]:
     return found
 
 
+@pytest.mark.nightly
 def test_another_tool_expires_snapshots(hadoop: Lake) -> None:
     """It leaves what has a tag, its commits and tags are no foreign write, and Levada goes on."""
     destination = hadoop.destination()

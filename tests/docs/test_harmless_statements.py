@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, LiteralString
 
+import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig
 
@@ -40,6 +41,7 @@ STATEMENTS: Final[dict[str, LiteralString]] = {
 """A statement for each word of the page. Tests of types, rewrites and partitions have the other rows."""
 
 
+@pytest.mark.nightly
 def test_harmless_statements(db: Database, tmp_path: Path) -> None:
     """Each statement is on the page. Its table gets the row that is inserted later, and none is parked."""
     page = PAGE.read_text("utf-8")

@@ -40,6 +40,7 @@ RUN = {
     "docs/destinations/iceberg.md": OF_A_PIPELINE,
     "docs/python.md": "tests/docs/test_python_runs.py",
     "docs/guard.md": "tests/docs/test_guard_page.py",
+    "docs/guides/schema-changes.md": "tests/runtime/test_taken_keys.py",
     "docs/guides/row-filters.md": "tests/cli/test_row_filters.py",
     "docs/guides/stored-types.md": "tests/cli/test_stored_types.py",
     "docs/guides/kept-rows.md": "tests/cli/test_kept_rows.py",

@@ -32,6 +32,7 @@ def in_background(words: str, until: str) -> str:
     return f"{words} > run.log 2>&1 &\nuntil {until}; do kill -0 $!; sleep 0.2; done\nkill -TERM $!\nwait $! || true"
 
 
+@pytest.mark.nightly
 def test_change_capture(shop: Database, tmp_path: Path) -> None:
     """The rows are in the file, and nothing is left at the source."""
     end = "changes.jsonl public.orders public.customers"
@@ -44,6 +45,7 @@ def test_change_capture(shop: Database, tmp_path: Path) -> None:
     assert shop.query("SELECT FROM pg_replication_slots WHERE database = current_database()") == []
 
 
+@pytest.mark.nightly
 def test_custom_destination(shop: Database, service: Service, tmp_path: Path) -> None:
     """The service has the rows of the source, the end is no traceback, and nothing is left at the source."""
     end = "http://localhost:8080/changes"

@@ -40,6 +40,7 @@ PROCESS_STATE: Final[Mapping[str, str]] = {
     "engine/levada/mask_keys.py:_read": _PUT_BACK,
     "engine/levada/spec/plugins.py:_installed": _OF_ARGUMENTS,
     "engine/levada/postgres/client_key.py:_folder": "a folder of the process for files of different names",
+    "engine/levada/postgres/conversion.py:_found": "it is of a database, and each test has its own",
     "engine/levada/postgres/kept_sessions.py:SESSIONS": "it keeps sessions by database, and each test has its own",
     "engine/levada/runtime/config_rules.py:_getter": _OF_ARGUMENTS,
     "engine/levada/runtime/report/page/__init__.py:page_files": "the files of the package",

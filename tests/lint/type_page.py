@@ -33,7 +33,7 @@ Generated columns are not replicated: the source computes them from the other co
 
 `columns.types` of a TableSync [chooses other types](guides/stored-types.md) for columns: text for any, a decimal for a
 numeric without precision, a list for a vector, lists in lists for arrays with several dimensions, a
-struct for a range.
+struct for a range, a list of structs for a multirange, a map for hstore, bytes for PostGIS's geometry.
 
 ## Reading a changelog
 

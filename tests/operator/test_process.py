@@ -276,6 +276,7 @@ def test_deletion_runs_the_cleanup(server: StandInApiServer, driver: str, operat
     assert len(until(lambda: events(server, "CleanupFinished"))) == 1
 
 
+@pytest.mark.nightly
 def test_deletion_while_the_operator_is_away(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:
@@ -292,6 +293,7 @@ def test_deletion_while_the_operator_is_away(
     until(lambda: server.get("Job", "shop-cleanup"))
 
 
+@pytest.mark.nightly
 def test_deletion_ends_in_a_namespace_that_goes(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:
@@ -307,6 +309,7 @@ def test_deletion_ends_in_a_namespace_that_goes(
     assert SQL in told
 
 
+@pytest.mark.nightly
 def test_policy_of_retaining_all_releases_what_stays(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:

@@ -39,6 +39,7 @@ def operator(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 def test_an_operator_outside_of_a_cluster_ends_with_one_error(environment: dict[str, str]) -> None:
     """It names the error's code and what to set, as a line of text, or as a JSON record where logs are JSON."""

@@ -67,6 +67,7 @@ def test_everybody_can_use_it(tab: Tabs, size: dict[str, int], scheme: str) -> N
         assert page.evaluate("getComputedStyle(document.getElementById('figures')).transitionDuration") == "0s"
 
 
+@pytest.mark.nightly
 def test_it_says_what_the_command_line_says(tab: Tabs) -> None:
     """Errors with code, reason, retry or solution. The guard, copies, notes and verifications."""
     with ProgressServer(documents.full) as server:
@@ -163,6 +164,7 @@ def test_names_are_texts(tab: Tabs) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+@pytest.mark.nightly
 def test_commands_name_the_manifest_of_a_laptop(tab: Tabs) -> None:
     """The engine knows its path and its Secrets there. No part of a path is a pattern of a replacement."""
     words = "'/home/$& $1/pipeline.yaml' --secrets /home/s"
@@ -174,6 +176,7 @@ def test_commands_name_the_manifest_of_a_laptop(tab: Tabs) -> None:
         expect(page.locator("#manifest-hint")).to_be_hidden()
 
 
+@pytest.mark.nightly
 def test_tables_that_are_left_out_of_the_publication_are_errors(tab: Tabs) -> None:
     """They have no row, so the error is the only place where they are named."""
     left_out = samples.error(code="publication_incomplete", reason="publication p lacks public.theirs")
@@ -184,6 +187,7 @@ def test_tables_that_are_left_out_of_the_publication_are_errors(tab: Tabs) -> No
         expect(first).to_contain_text("publication p lacks public.theirs")
 
 
+@pytest.mark.nightly
 def test_commands_run_in_the_pod_of_a_driver(tab: Tabs) -> None:
     """They are complete where kubectl is: the variables of the pod have the options."""
     prefix = "kubectl -n data exec shop-driver-0 -c driver --"
@@ -199,6 +203,7 @@ def test_commands_run_in_the_pod_of_a_driver(tab: Tabs) -> None:
         expect(page.locator("#manifest-hint")).to_be_hidden()
 
 
+@pytest.mark.nightly
 def test_a_command_is_copied(tab: Tabs) -> None:
     """The button copies the command without the words before it. Without a clipboard, it selects the text.
 
@@ -242,6 +247,7 @@ def test_two_thousand_tables(tab: Tabs) -> None:
         assert rows(page) == ["public.events_1000"]
 
 
+@pytest.mark.nightly
 def test_by_keyboard(tab: Tabs) -> None:
     """Each control is reached by Tab, with a visible focus, in the order of the page."""
     with ProgressServer(documents.full) as server:
@@ -296,6 +302,7 @@ def history(*points: tuple[float, int | None]) -> History:
     )
 
 
+@pytest.mark.nightly
 def test_plots_are_read_aloud_and_show_gaps(tab: Tabs) -> None:
     """A plot is a picture with a text of its figures. Missing times and unknown values interrupt its line."""
     points = [(ago, 1 << 20) for ago in range(3000, 2000, -10)]
@@ -336,6 +343,7 @@ def test_extreme_figures(tab: Tabs) -> None:
             assert "Infinity" not in page.content()
 
 
+@pytest.mark.nightly
 def test_a_screen_reader_is_left_in_peace(tab: Tabs) -> None:
     """Figures change every two seconds. What is announced changes only with the state and the number of errors."""
     shown = [documents.full()]
@@ -387,6 +395,7 @@ def test_the_token_is_asked_for(tab: Tabs, tmp_path: Path) -> None:
         assert "right-one" not in page.content()
 
 
+@pytest.mark.nightly
 def test_an_engine_that_starts_hangs_or_is_newer(tab: Tabs) -> None:
     """The page says so, and shows figures as soon as it has some."""
     shown: list[Progress | None] = [None]
@@ -407,6 +416,7 @@ def test_an_engine_that_starts_hangs_or_is_newer(tab: Tabs) -> None:
         expect(page.locator("#connection")).to_contain_text("in version 2")
 
 
+@pytest.mark.nightly
 def test_the_history_outlives_an_engine(tab: Tabs) -> None:
     """Points before the start of an engine stay if they are of its pipeline, and go if they are of another one."""
     script = """async ([documents, loaded]) => {
@@ -436,6 +446,7 @@ def test_the_history_outlives_an_engine(tab: Tabs) -> None:
         assert page.evaluate(script, [far, None])[0] == [172_800, 172_800]
 
 
+@pytest.mark.nightly
 def test_cuts(tab: Tabs) -> None:
     """The complete one and the one that is made, with what they lack. Without cuts there is no such section."""
     complete = CutProgress(name="c-1", phase="Complete", lsn=Lsn(0x1F0), at=samples.NOON, tables=6, tagged=6)
@@ -453,6 +464,7 @@ def test_cuts(tab: Tabs) -> None:
         expect(page.locator("#cuts")).to_be_hidden()
 
 
+@pytest.mark.nightly
 def test_numbers_read_like_those_of_the_command_line(tab: Tabs) -> None:
     """Sizes, durations, percentages, rates and names have the same texts in both."""
     figures: list[float] = [0, 0.04, 0.05, 0.5, 1, 9.94, 9.95, 59.5, 60, 99.94, 99.95, 99.96, 100, 999, 999.5, 1000]
@@ -475,6 +487,7 @@ def test_numbers_read_like_those_of_the_command_line(tab: Tabs) -> None:
         assert page.evaluate(script, names) == [printable(name).replace("\n", "\\n") for name in names]
 
 
+@pytest.mark.nightly
 def test_a_copy_of_an_earlier_process_has_no_rows(tab: Tabs) -> None:
     """Its size is not stored: after a restart the cell is empty, and not 0."""
     older, empty = CopyProgress(percent=100.0), samples.copying(rows=0, total_bytes=0)

@@ -49,7 +49,7 @@ def engine(db: Database, tmp_path: Path) -> Iterator[Engine]:
             connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(target)))
 
 
-@pytest.mark.always
+@pytest.mark.nightly
 def test_a_pipeline_from_its_start_to_a_kill_and_back(engine: Engine, tab: Tabs) -> None:
     """The page shows the start, each table, new changes, the end of the engine with the age of figures, and its return.
 

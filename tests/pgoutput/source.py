@@ -100,7 +100,8 @@ def types(conn: psycopg.Connection[Any]) -> dict[int, TypeInfo]:
     """Describe the types that are not built in."""
     found = conn.execute(
         "SELECT oid::int8, typname, typtype, typbasetype::int8, typtypmod,"
-        " CASE typcategory WHEN 'A' THEN typelem::int8 ELSE 0 END FROM pg_type WHERE oid >= 16384"
+        " CASE typcategory WHEN 'A' THEN typelem::int8 ELSE 0 END FROM pg_type"
+        " WHERE oid >= 16384 AND (typtype <> 'b' OR typcategory = 'A')"
     ).fetchall()
     return {row[0]: TypeInfo(*row) for row in found}
 

@@ -15,7 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.pgoutput.source import Resolver, connect, copy, create_slot, decoded, printed, read_schema, stream, types
 from tests.rigs.database import Database
+from tests.rigs.extension_types import add_hstore, add_text_type
 
+from levada.destinations.arrow_text import map_text
 from levada.destinations.postgres.copy_text import value_text
 from levada.pgoutput.changes import TableChanges
 from levada.pgoutput.decoder import Decoder
@@ -110,6 +112,17 @@ def arrays(elements: st.SearchStrategy[str], *odd: str) -> st.SearchStrategy[str
     return lists | st.sampled_from(["{}", "{NULL}", *odd])
 
 
+def hstore(pairs: dict[str, str | None]) -> str:
+    """Return the text of an hstore, in the order of PostgreSQL."""
+    ordered = sorted(pairs.items(), key=lambda pair: (len(pair[0].encode()), pair[0].encode()))
+    texts = ((key, "NULL" if value is None else _quoted(value)) for key, value in ordered)
+    return ", ".join(f"{_quoted(key)}=>{text}" for key, text in texts)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def nested(elements: st.SearchStrategy[str], dimensions: int) -> st.SearchStrategy[str]:
     """Return literals of arrays with so many dimensions, and arrays of another form."""
 
@@ -159,6 +172,15 @@ def of_range(kind: str, bound: str, texts: st.SearchStrategy[str], odd: str = "f
         return [t and re.sub(r"(:\d\d)\.(\d*?)0*(?=[ ,)\]])", _shortest, t) for t in found]
 
     return Case(kind, pairs | st.just("empty"), printed, f"({refused})", read, stored="Range", made=made)
+
+
+def of_multirange(kind: str, bound: str, texts: st.SearchStrategy[str], odd: str = "false") -> Case:
+    """Return the case of a multirange, whose lists of structs must have PostgreSQL's text."""
+    of = of_range(kind.replace("multi", ""), bound, texts, odd)
+    made = f"(SELECT range_agg({of.made}) FROM regexp_split_to_table(u.e, ';') AS e)"
+    refused = f"EXISTS (SELECT FROM unnest(v) AS r(v) WHERE {of.refused.replace('(v)', '(r.v)')})"
+    ranges = st.lists(of.texts, min_size=1, max_size=4).map(";".join)
+    return Case(kind, ranges, of.expected, refused, of.read, stored="Multirange", made=made)
 
 
 CASES = [
@@ -242,6 +264,26 @@ CASES = [
     of_range("daterange", "date", DATES.filter(lambda d: not d.startswith("5874897")), "NOT isfinite(v)"),
     of_range("tsrange", "timestamp", STAMPS, TOO_LATE.replace("+00", "")),
     of_range("tstzrange", "timestamptz", STAMPS, TOO_LATE),
+    of_multirange("int4multirange", "int4", integers(31)),
+    of_multirange("int8multirange", "int8", integers(63)),
+    of_multirange("nummultirange", "numeric", decimals(30, 12)),
+    of_multirange("datemultirange", "date", DATES.filter(lambda d: not d.startswith("5874897")), "NOT isfinite(v)"),
+    of_multirange("tsmultirange", "timestamp", STAMPS, TOO_LATE.replace("+00", "")),
+    of_multirange("tstzmultirange", "timestamptz", STAMPS, TOO_LATE),
+    Case(
+        "hstore",
+        st.dictionaries(TEXTS, st.none() | TEXTS, max_size=5).map(hstore),
+        "concat(v)",
+        read=lambda array: map_text(array).to_pylist(),
+        stored="Map",
+    ),
+    Case(
+        "geometry",
+        st.binary(max_size=40).map(lambda data: data.hex().upper()),
+        "concat(v)",
+        read=lambda array: [data if data is None else data.hex().upper() for data in array.to_pylist()],
+        stored="Wkb",
+    ),
     Case("bool[]", nested(st.sampled_from(["t", "f"]), 6), "v", odd_dimensions(6), stored="List(6)"),
 ]
 
@@ -258,6 +300,8 @@ def _prepare(conn: psycopg.Connection[Any], sql: str) -> None:
     conn.execute("CREATE TYPE mood AS ENUM ('glad', 'so so', 'sad')")
     conn.execute("CREATE TYPE pair AS (a int, b text)")
     conn.execute("CREATE DOMAIN price AS numeric(9,2)")
+    add_hstore(conn)
+    add_text_type(conn, "geometry")
     conn.execute(f"CREATE TABLE t (id int PRIMARY KEY, v {sql})".encode())
     conn.execute("CREATE PUBLICATION p FOR ALL TABLES")
     create_slot(conn)

@@ -266,7 +266,7 @@ def test_server_that_cannot_replicate_is_told(start_postgres: StartPostgres) -> 
         found = codes(preflight(db.connection, REQUEST))
     assert found == {
         "wal_level_not_logical": Severity.ERROR,
-        "encoding_sql_ascii": Severity.ERROR,
+        "encoding_sql_ascii": Severity.WARNING,
         "no_free_slot": Severity.ERROR,
         "no_free_wal_sender": Severity.ERROR,
         "slot_retention_small": Severity.WARNING,

@@ -110,6 +110,7 @@ def test_busy_reader_is_not_dropped_by_a_server_with_a_short_limit(start_postgre
             assert kinds(receive_until(stream, lambda m: "C" in kinds(m))) == "BRIC"
 
 
+@pytest.mark.nightly
 def test_decoding_without_output_is_no_silence(db: Database) -> None:
     """A transaction of unpublished changes that takes the server longer than the limit does not end the stream."""
     prepare(db)

@@ -172,6 +172,7 @@ class Reading(Recording):
         return super().write_events(events, mark)
 
 
+@pytest.mark.nightly
 def test_a_renamed_table_is_copied_with_the_columns_of_its_stream(rig: Rig, db: Database) -> None:
     """Its TableSync has the former name. A resync copies all columns, and the stream has them too from then on."""
     reading = rig.destination = Reading()
@@ -350,6 +351,7 @@ def test_a_destination_that_is_away_when_the_engine_begins(rig: Rig, db: Databas
     assert rig.destination.copies_of("orders") == 1
 
 
+@pytest.mark.nightly
 def test_a_running_pipeline_removes_versions_and_resumes_without_them(rig: Rig, db: Database) -> None:
     """After three ALTERs one version is stored. A restart applies a fourth one and its rows on top of that."""
     rig.start()

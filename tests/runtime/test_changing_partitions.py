@@ -94,6 +94,7 @@ def test_no_alteration_of_partitions_ends_the_capture(rig: Rig, db: Database, an
     assert {name: table(found, name).error for name in good} == dict.fromkeys(good)
 
 
+@pytest.mark.nightly
 def test_a_root_that_is_streamed_as_its_partitions_waits(db: Database, tmp_path: Path) -> None:
     """It does not leave the pipeline when the publication no longer publishes through the root."""
     db.execute(

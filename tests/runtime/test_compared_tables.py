@@ -99,6 +99,7 @@ def test_a_pending_comparison_outlives_the_process(replicated: Replicated) -> No
     assert len(rows - versions(replicated)) == 30
 
 
+@pytest.mark.nightly
 def test_a_slot_lost_while_running(replicated: Replicated) -> None:
     """The running pipeline makes another slot, compares its tables, and goes on without a restart."""
     replicated.db.execute(*TABLES)
@@ -123,6 +124,7 @@ def test_a_slot_lost_while_running(replicated: Replicated) -> None:
     assert len(rows - versions(replicated)) == 30
 
 
+@pytest.mark.nightly
 def test_all_tables_in_one_call(replicated: Replicated) -> None:
     """A destination that gets all tables in one call waits for the comparisons of all, and goes on with each change."""
     replicated.db.execute(*TABLES)
@@ -137,6 +139,7 @@ def test_all_tables_in_one_call(replicated: Replicated) -> None:
     assert len(rows - versions(replicated)) == 30 + 10
 
 
+@pytest.mark.nightly
 def test_tables_that_have_no_key(replicated: Replicated) -> None:
     """A table without a key, whose destination keeps every change, is copied again, although its rows are equal."""
     replicated.db.execute(*TABLES, "CREATE TABLE log (line text)", "ALTER TABLE log REPLICA IDENTITY FULL")
@@ -186,6 +189,7 @@ def test_partitions_that_were_exchanged(replicated: Replicated) -> None:
     assert replicated.replica.query(query.format("shop_public.")) == expected  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "change",
     [

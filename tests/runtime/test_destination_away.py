@@ -67,6 +67,7 @@ def test_all_tables_continue_by_themselves(rig: Rig, db: Database, away: Away) -
     assert (away.applied_rows["orders"], away.applied_rows["items"]) == (1, 1)
 
 
+@pytest.mark.nightly
 def test_many_tables_continue_with_the_first_that_is_written(rig: Rig, db: Database, away: Away) -> None:
     """Each is shown as errored. One at a time tries the destination, and with its success all are retried at once."""
     rig.stop()

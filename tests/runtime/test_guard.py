@@ -69,6 +69,7 @@ def test_no_copy_begins_before_the_first_sample(rig: Rig, db: Database) -> None:
     rig.wait_caught_up()
 
 
+@pytest.mark.nightly
 def test_a_slot_that_is_being_created_keeps_within_the_limit(
     rig: Rig, db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,6 +105,7 @@ def release_slot(rig: Rig) -> None:
     rig.change(guard=(GuardLimit(GuardMeasure.RETAINED_WAL, RELEASE, 1),), guard_patience_s=0.0)
 
 
+@pytest.mark.nightly
 def test_a_dropped_slot_is_explained_after_the_resync(rig: Rig) -> None:
     """The status names the policy that dropped the slot when all tables are Ready again, and after a restart."""
     rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
@@ -155,6 +157,7 @@ class Away(Recording):
             raise Transient("lake_away", "the lake does not answer")
 
 
+@pytest.mark.nightly
 def test_the_slot_is_dropped_while_a_start_waits_for_the_destination(rig: Rig, db: Database) -> None:
     """A slot that an earlier start left, without a copied table, keeps WAL for as long as the lake is away."""
     rig.config = replace(rig.config, guard=(GuardLimit(GuardMeasure.RETAINED_WAL, PAUSE, 1),))

@@ -92,6 +92,7 @@ def test_rows_stay_without_the_trigger(made: Partitioned) -> None:
     made.settle(kept)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_rows_of_partitions_that_go_while_the_table_is_parked(made: Partitioned) -> None:
     """The copy that ends the wait keeps them, and not the rows that were deleted meanwhile."""

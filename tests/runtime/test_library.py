@@ -61,6 +61,7 @@ class Accepting(Recording):
         return super().write_events(events, mark)
 
 
+@pytest.mark.nightly
 def test_a_copy_is_finished_when_its_rows_are_durable(rig: Rig, db: Database) -> None:
     """Rows that were only accepted leave the table in its copy, and a restart copies it again."""
     accepting = Accepting()

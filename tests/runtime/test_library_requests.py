@@ -43,6 +43,7 @@ class Failing(Recording):
         return super().write_events(events, mark)  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_a_retry_and_a_resync_are_requested(orders: Rig, db: Database) -> None:
     """A table that needs a person goes on after `retry`, without a copy. `resync` copies it again."""
     orders.destination = failing = Failing()

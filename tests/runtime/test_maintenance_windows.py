@@ -70,6 +70,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     db.execute(f"DROP OWNED BY {ROLE}", f"DROP ROLE {ROLE}")  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_a_source_that_refuses_the_role_for_a_while(rig: Rig, db: Database, postgres: EmbeddedPostgres) -> None:
     """Rights, limits and names that a person can restore never end a running pipeline."""
     names = {"role": sql.Identifier(ROLE), "db": sql.Identifier(db.name)}
@@ -155,6 +156,7 @@ def test_no_free_slot_stops_only_copies(start_postgres: StartPostgres, tmp_path:
         rig.stop()
 
 
+@pytest.mark.nightly
 def test_a_start_waits_for_a_wal_sender(
     start_postgres: StartPostgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -66,6 +66,7 @@ class Gated(Recording):
         return super().applied(table)
 
 
+@pytest.mark.nightly
 def test_the_watermark_of_a_table_with_changes_is_read_before_others(
     counting: tuple[Rig, Counting], db: Database
 ) -> None:

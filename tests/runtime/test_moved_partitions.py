@@ -85,6 +85,7 @@ def test_bounds_that_do_not_show_the_rows(made: Partitioned) -> None:
     assert made.copies()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_rows_leave_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:
@@ -144,6 +145,7 @@ def test_a_rewritten_partition_keeps_its_rows(made: Partitioned) -> None:
     assert made.copies() == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_a_partition_that_is_filled_again_at_once(made: Partitioned) -> None:
     """TRUNCATE and new rows in one transaction cost a copy."""
@@ -235,6 +237,7 @@ def test_rows_enter_without_the_trigger(made: Partitioned) -> None:
     assert made.read_leaves() == {"t_1"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("written", [False, True], ids=["before the commit", "after the commit"])
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_rows_enter_exactly_once(made: Partitioned, monkeypatch: pytest.MonkeyPatch, written: bool) -> None:

@@ -126,6 +126,7 @@ def test_a_partition_that_returns_to_another_place(made: Partitioned, trigger: b
         end_equal(made)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_a_partition_that_returns_to_kept_rows(made: Partitioned) -> None:
     """Its rows replace those that are kept. Those that were deleted while it was detached stay."""
@@ -188,6 +189,7 @@ def test_a_partition_that_comes_and_goes(made: Partitioned, trigger: bool) -> No
     made.rig.wait(lambda p: set(made.db.query("SELECT * FROM u")) == set(made.db.query("SELECT * FROM copy.u")))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_a_partition_that_returns_while_the_engine_is_stopped(made: Partitioned) -> None:
     """The first look at the catalog after the start shows it."""

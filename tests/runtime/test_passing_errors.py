@@ -48,6 +48,7 @@ def test_no_sqlstate_ends_a_running_engine() -> None:
         assert ("sensitive" in error.message) == (not state.startswith("22")), state
 
 
+@pytest.mark.nightly
 def test_an_address_that_leads_to_a_pooler_for_a_while(db: Database, tmp_path: Path) -> None:
     """The stream, the store and a new copy wait until the address leads to the server again."""
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)")

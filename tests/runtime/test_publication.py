@@ -39,6 +39,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Published]:
     made.stop()
 
 
+@pytest.mark.nightly
 @pytest.mark.since(18)  # older servers cannot decode what was written before: tests/faults/test_publication.py
 def test_a_publication_made_again_while_stopped(rig: Published, db: Database) -> None:
     """Every table is parked at the next start, before anything is applied. The policy may copy each again."""
@@ -121,6 +122,7 @@ def test_a_lost_identity_is_seen_to_though_the_publication_was_locked(rig: Publi
     rig.code("orders", "table_not_published")
 
 
+@pytest.mark.nightly
 def test_a_refused_copy_is_no_damage_of_an_earlier_one(rig: Published, db: Database) -> None:
     """A table whose resync waits for an identity has this error after a restart too, whatever it missed before."""
     rig.start()

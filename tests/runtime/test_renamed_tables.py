@@ -137,6 +137,7 @@ def test_a_renamed_table_goes_on_or_is_given_up_by_the_manifest(app: Rig, db: Da
     assert app.destination.copies_of("t") == 1
 
 
+@pytest.mark.nightly
 def test_the_command_of_a_parked_table_reaches_it_under_its_new_name(app: Rig, db: Database) -> None:
     """Another table may have the former name, and must not be copied instead. A retry returns to before the error."""
     swap = (
@@ -185,6 +186,7 @@ def test_a_renamed_table_has_its_name_without_a_row(rig: Rig, db: Database) -> N
     rig.wait(lambda p: [str(t.table) for t in p.tables] == ["public.bills"])
 
 
+@pytest.mark.nightly
 def test_a_table_without_a_place_that_also_misses_changes_says_so(rig: Rig, db: Database) -> None:
     """The copy that its error asks for waits for the place. Once it has another one, it is copied."""
     rig.config = replace(rig.config, selects=Only("orders", "bills"), discovery_s=0.2)

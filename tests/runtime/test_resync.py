@@ -125,6 +125,7 @@ def test_a_swap_that_does_not_end_is_death(rig: ResyncRig, db: Database) -> None
     rig.wait_swapped()
 
 
+@pytest.mark.nightly
 def test_a_restart_begins_a_new_copy_again(rig: ResyncRig, db: Database) -> None:
     """The next process discards an unfinished copy. The request is stored until the swap."""
     gate, copying = rig.gate("follow"), rig.gate("copied")
@@ -229,6 +230,7 @@ def test_an_errored_table_is_mended_by_its_new_copy(rig: ResyncRig, db: Database
     assert [d[0] for d in rig.lake.dropped].count("orders") == 1, "only before the first copy"
 
 
+@pytest.mark.nightly
 def test_a_table_that_leaves_takes_its_new_copy_along(rig: ResyncRig, db: Database) -> None:
     """The copy ends, and its remains are removed. A table that is selected again is not copied twice."""
     gate = rig.gate("copied")
@@ -278,6 +280,7 @@ class Meddled(PostgresDestination):
         return super().swap_replacement(table, mark)
 
 
+@pytest.mark.nightly
 def test_a_replacement_that_another_session_removed(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_rewrite_while_the_engine_is_down_is_found(rig: Rig, db: Database, mon
     assert [(t.table.name, t.error.code) for t in found.tables if t.error] == [("r0", "table_rewritten")]
 
 
+@pytest.mark.nightly
 def test_a_pipeline_is_not_caught_up_before_it_has_looked(
     rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_change_of_columns_arrives_without_a_row(rig: Rig, db: Database, annou
     assert {name: rows for name, rows in _in_memory(rig).items() if name != "parent"} == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.since(15)
 def test_a_table_that_has_all_published_columns_needs_no_mark(
     rig: Rig, db: Database, monkeypatch: pytest.MonkeyPatch

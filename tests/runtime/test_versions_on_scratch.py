@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig, table
 from tests.rigs.waiting import until
@@ -13,6 +14,7 @@ from levada.stores import MemoryStore
 from levada.values import TableId
 
 
+@pytest.mark.nightly
 def test_versions_that_the_slot_does_not_send_again_are_removed(rig: Rig, db: Database) -> None:
     """Each ALTER TABLE adds a version. Once the slot's file is past them, few are left, and a restart goes on."""
     store = MemoryStore("shop", rig.storage)

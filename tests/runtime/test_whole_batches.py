@@ -66,6 +66,7 @@ def rig(db: Database, tmp_path: Path, together: Together) -> Iterator[Rig]:
 BOTH = "WITH o AS (INSERT INTO orders VALUES (100) RETURNING id) INSERT INTO items SELECT id FROM o"
 
 
+@pytest.mark.nightly
 def test_the_others_wait_for_a_table_that_is_retried(rig: Rig, db: Database, together: Together) -> None:
     """While one table waits for its automatic retry, no call has the other part of a transaction."""
     together.error = Transient("made_up", "a made-up failure")

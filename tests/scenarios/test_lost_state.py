@@ -106,6 +106,7 @@ def test_a_lost_store_of_a_pipeline_object(
     assert differences(db, target, "a", "b") == []
 
 
+@pytest.mark.nightly
 def test_a_lost_slot(copied: Engine, db: Database, target: Database) -> None:
     """`check` ends as the start does, and no longer once a resync of each table was requested. `plan` has them then."""
     db.query("SELECT pg_drop_replication_slot(%s)", f"levada_{db.name}")

@@ -168,6 +168,7 @@ def test_a_killed_engine_leaves_no_process_and_no_lock(theirs: Engine) -> None:
     assert lines(theirs, "orders")[0] == list(range(1, 1002))
 
 
+@pytest.mark.nightly
 def test_ctrl_c_in_the_middle_of_a_copy_is_a_clean_stop(theirs: Engine) -> None:
     """A signal to the process group ends the engine in order, and every worker with it."""
     (theirs.folder / "out" / "hold").touch()
@@ -180,6 +181,7 @@ def test_ctrl_c_in_the_middle_of_a_copy_is_a_clean_stop(theirs: Engine) -> None:
     assert "Traceback" not in theirs.log
 
 
+@pytest.mark.nightly
 def test_a_dedicated_copy_needs_no_spark(theirs: Engine) -> None:
     """`levada copy` copies in workers of its own."""
     theirs.write_manifest(dedicated("orders"))

@@ -21,7 +21,8 @@ TYPES = {
     "m": (1700, "numeric(9,2)"), "p": (PRICE, "price"),
     "v": (VECTOR, 'public."vector"(3)'), "h": (VECTOR + 1, "halfvec"), "o": (VECTOR + 2, "sparsevec(3)"),
     "u": (2950, "uuid"), "t": (1184, "timestamp with time zone"), "a": (1231, "numeric(9,2)[]"),
-    "r": (3912, "daterange"),
+    "r": (3912, "daterange"), "mr": (4535, "datemultirange"), "s": (VECTOR + 3, "hstore"),
+    "g": (VECTOR + 4, '"Geo"."geometry"(Point,4326)'),
 }  # fmt: skip
 MODIFIERS = dict.fromkeys("ma", ((9 << 16) | 2) + 4)
 
@@ -52,6 +53,10 @@ def test_types_that_columns_take() -> None:
     assert chosen("v", "List").notation is Notation.VECTOR
     assert chosen("h", "List").notation is Notation.HALFVEC
     assert chosen("r", "Range") == ColumnType(Kind.RANGE, element=ColumnType(Kind.DATE))
+    ranges = ColumnType(Kind.ARRAY, element=chosen("r", "Range"), notation=Notation.MULTIRANGE)
+    assert chosen("mr", "Multirange") == ranges
+    assert chosen("s", "Map") == ColumnType(Kind.MAP)
+    assert chosen("g", "Wkb") == ColumnType(Kind.BYTEA, notation=Notation.EWKB)
     nested = chosen("a", "List(3)")
     assert (nested.depth, nested.scalar) == (3, ColumnType(Kind.DECIMAL, 9, 2))
     assert str(nested.arrow) == f"list<element: {chosen('a', 'List(2)').arrow}>"
@@ -65,6 +70,8 @@ def test_types_that_columns_take() -> None:
     [
         ("id", "Decimal(9, 0)", ()), ("t", "Decimal(9, 0)", ()), ("n", "Decimal(2, 3)", ()), ("n", "List", ()),
         ("o", "List", ()), ("p", "List", ()), ("v", "Uuid", ()), ("id", "Uuid", ()),
+        ("mr", "Range", ()), ("r", "Multirange", ()), ("mr", "Multirange", ("mr",)), ("id", "Multirange", ()),
+        ("s", "Map", ("s",)), ("g", "Map", ()), ("s", "Wkb", ()), ("g", "Wkb", ("g",)), ("s", "List", ()),
         ("r", "Range", ("r",)), ("id", "Range", ()), ("r", "List(2)", ()),
         ("a", "List", ()), ("id", "List(2)", ()), ("v", "List(2)", ()), ("a", "List(2)", ("a",)), ("t", "List(2)", ()),
         ("v", "List", ("v",)), ("f", "Text", ("f",)), ("m", "Text", ("id", "m")),

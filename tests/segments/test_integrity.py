@@ -21,7 +21,6 @@ from levada.segments import Manifest, SegmentLog, SegmentWriter, StagedBatch, St
 from levada.segments.checksums import BLOCK, ChecksumReader, ChecksumWriter, DamageError, VersionError, seal, unseal
 from levada.segments.limits import FileLimits
 from levada.segments.manifest import EARLY_VERSION, MANIFEST_VERSION
-from levada.segments.writer import ROW_GROUP_BYTES
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
 
 NAMES = (QualifiedTable("public", "t"),)
@@ -51,7 +50,7 @@ def write(folder: Path, *, segments: int = 1, parquet: bool = True, limits: File
             xid=9,
             names=NAMES,
         )
-        groups = 1000 if parquet else ROW_GROUP_BYTES
+        groups = 1000 if parquet else FileLimits().row_group_bytes
         writer = SegmentWriter(log.staging, "shop", 1, Lsn(at), ledger=log.ledger, row_group_bytes=groups)
         if not parquet:
             writer.add(batch(changes(OTHER, [insert(at + 1, 0, id=1, note="x", size=1.0)]), transactions=0))

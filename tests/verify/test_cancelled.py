@@ -176,6 +176,7 @@ def test_a_snapshot_that_another_writer_removed(shop: Shop, monkeypatch: pytest.
     assert report.equal, report
 
 
+@pytest.mark.nightly
 def test_maintenance_removes_the_tag_of_a_killed_verification(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the table is never verified again. The tag of a verification that runs stays."""
     shop.settings, shop.config = {"maintenance": {"compactEverySeconds": 1}}, {"maintenance_s": 0.5}

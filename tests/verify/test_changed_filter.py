@@ -77,7 +77,7 @@ def test_only_rows_that_enter_or_leave_are_written(replicated: Replicated) -> No
     assert_rows(replicated, "v BETWEEN 3 AND 7")
 
 
-@pytest.mark.sampled
+@pytest.mark.nightly
 def test_filters_that_change_under_writers(shop: Replicated) -> None:
     """At the end the table is equal, also if the process ended in the middle of each comparison."""
     shop.db.execute(*TABLE)
@@ -95,6 +95,7 @@ def test_filters_that_change_under_writers(shop: Replicated) -> None:
     assert_rows(shop, "v = 1 OR id > 100")
 
 
+@pytest.mark.nightly
 def test_a_process_that_ends_before_the_table_is_accepted(
     replicated: Replicated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_process_that_ends_before_the_table_is_accepted(
     assert_rows(replicated, "v > 5")
 
 
+@pytest.mark.nightly
 def test_a_table_that_waits_for_its_copy_is_not_compared(
     replicated: Replicated, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,8 @@ from tests.rigs.replicated import InDuckLake, Replicated, T, in_ducklake, replic
 from tests.rigs.table_writers import alter, delete_some, insert_some, truncate, update_some, writers
 from tests.rigs.verified_shop import Shop
 
+from levada.destinations.ducklake.tables import read_content
+from levada.destinations.postgres import PostgresDestination
 from levada.errors import NeedsOperator
 from levada.runtime.config import ContinuousConfig, TableConfig, VerifyConfig
 from levada.runtime.limits import Limits, VerificationLimits
@@ -93,6 +96,7 @@ def move_some(connection: psycopg.Connection, rng: random.Random) -> None:
     connection.execute("UPDATE t SET id = id + 100000 WHERE id %% 37 = %s AND id < 100000", [rng.randint(0, 36)])
 
 
+@pytest.mark.nightly
 def test_an_equal_table_is_never_reported_while_it_is_written(replicated: Replicated) -> None:
     """Passes over a table whose rows, columns and keys change find no difference, and the table stays Ready."""
     replicated.db.execute(
@@ -132,7 +136,7 @@ def test_a_restart_continues_the_pass(replicated: Replicated) -> None:
 
 
 def write_as_levada(shop: Shop, changes: list[str]) -> None:
-    """Write with the engine's properties, without which the table is parked (`foreign_write`)."""
+    """Write as the engine does, with its record of its last commit. Otherwise the table is parked (`foreign_write`)."""
     newest = shop.sql("SELECT summary FROM {t}.snapshots ORDER BY committed_at DESC LIMIT 1")[0]["summary"]
     prefix = "spark.sql.iceberg.snapshot-property."
     names = [name for name in newest if name.startswith("levada")]
@@ -143,6 +147,68 @@ def write_as_levada(shop: Shop, changes: list[str]) -> None:
     finally:
         for name in names:
             shop.spark.conf.unset(f"{prefix}{name}")
+    newest_id = shop.sql("SELECT snapshot_id FROM {t}.snapshots ORDER BY committed_at DESC LIMIT 1")[0]["snapshot_id"]
+    kept = {row["key"]: row["value"] for row in shop.sql("SHOW TBLPROPERTIES {t}")}
+    recorded = json.dumps({**json.loads(kept["levada.last-commit"]), "snapshot": newest_id})
+    # The text is formatted once more.
+    text = recorded.replace("{", "{{").replace("}", "}}")
+    shop.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('levada.last-commit' = '{text}')")
+
+
+def damage_as_levada(shop: InDuckLake, statement: str) -> None:
+    """Write by DuckDB, and record it as a commit of Levada. Otherwise the table is parked (`foreign_write`)."""
+    shop.damage(statement)
+    with shop.replica.connect() as connection:
+        connection.execute("SET search_path = lake")
+        [(number,)] = connection.execute("SELECT table_id FROM ducklake_table WHERE table_name = 't'").fetchall()
+        now = read_content(connection, number)
+        connection.execute("UPDATE levada_tables SET next_row_id = %s, row_count = %s", [now.next_row_id, now.rows])
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "unordered"])
+def test_ducklake_is_healed_by_range(in_ducklake: InDuckLake, key: str) -> None:
+    """A missing, an extra and a changed row of a table in DuckLake, in ranges of several files."""
+    columns, value = KEYS[key]
+    shop = in_ducklake
+    shop.db.execute(
+        f"CREATE TABLE t ({columns}, v text)",  # type: ignore[arg-type]  # made of constants
+        f"INSERT INTO t SELECT {value}, 'v' || g FROM generate_series(1, 100) g",  # type: ignore[arg-type]  # as above
+    )
+    shop.start(verify=AGAIN, limits=FEW)
+    assert shop.pipeline is not None
+    shop.db.execute(f"INSERT INTO t SELECT {value}, 'v' || g FROM generate_series(101, 130) g")  # type: ignore[arg-type]
+    shop.wait_caught_up()
+    found = reach(shop.pipeline, proved(reach(shop.pipeline, proved()).at))
+    assert (proof(found).differences, proof(found).rows) == (0, 130)
+    damage_as_levada(shop, "DELETE FROM t WHERE v = 'v77'; UPDATE t SET v = 'theirs' WHERE v = 'v3'")
+    extra = f"INSERT INTO t SELECT {value}, 'more' FROM generate_series(2000, 2000) g"
+    with shop.db.connect() as connection:
+        row = connection.execute(extra.removeprefix("INSERT INTO t ")).fetchone()  # type: ignore[call-overload]
+    assert row is not None
+    damage_as_levada(shop, f"INSERT INTO t VALUES ({', '.join(repr(str(v)) for v in row)})")
+    healed = reach(shop.pipeline, lambda p: proof(p).differences >= 3)
+    assert (proof(healed).differences, table(healed).phase) == (3, "Ready")
+    assert table(healed).copy == table(found).copy
+    assert shop.verify().equal
+
+
+def test_what_another_writer_changed_is_not_healed_by_range(in_ducklake: InDuckLake) -> None:
+    """The table is parked, because the other ranges may differ too, and no range of it is accepted."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g, 'v' FROM generate_series(1, 130) g"
+    )
+    shop.start(verify=AGAIN, limits=FEW)
+    assert shop.pipeline is not None
+    reach(shop.pipeline, proved())
+    shop.damage("UPDATE t SET v = 'theirs' WHERE id IN (3, 100)")
+    reach(shop.pipeline, lambda p: "foreign_write" in (proof(p).problem or "") or table(p).is_parked)
+    shop.db.execute("UPDATE t SET v = 'mine' WHERE id = 50")
+    found = reach(shop.pipeline, lambda p: table(p).is_parked)
+    assert table(found).error is not None
+    assert table(found).error.code == "foreign_write"
+    assert proof(found).differences == 0
 
 
 @pytest.mark.nightly
@@ -167,8 +233,12 @@ def test_iceberg_is_healed_by_range(shop: Shop) -> None:
     assert shop.verify().equal
 
 
-def test_a_destination_without_ranges_refuses_the_manifest(in_ducklake: InDuckLake) -> None:
+def test_a_destination_without_ranges_refuses_the_manifest(
+    replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before anything is done, with the field that has to go."""
+    lacks = replace(PostgresDestination.capabilities, verifies_ranges=False)
+    monkeypatch.setattr(PostgresDestination, "capabilities", lacks)
     with pytest.raises(NeedsOperator) as refused:
-        in_ducklake.start(verify=BUSY)
+        replicated.start(verify=BUSY)
     assert (refused.value.code, "remove spec.verify.continuous" in refused.value.hint) == ("verify_unsupported", True)

@@ -17,6 +17,7 @@ from tests.verify.every_type import COLUMNS, TYPES, create, insert
 
 from levada.destinations.ducklake import DuckLakeDestination
 from levada.destinations.ducklake.fixed_table import DuckLakeVersion
+from levada.destinations.ducklake.tables import read_content
 from levada.errors import NeedsOperator, Transient
 from levada.mask_keys import KeyFile, MaskKeyFiles
 from levada.runtime.config import TableConfig, VerifyConfig
@@ -28,6 +29,7 @@ from levada.verify.differences import Kind
 __all__ = ["in_ducklake"]
 
 
+@pytest.mark.nightly
 def test_every_type_is_equal_and_its_smallest_change_is_found(in_ducklake: InDuckLake) -> None:
     """In copied and in streamed rows, and in rows from before a column. A change is found with its column alone."""
     shop = in_ducklake
@@ -90,6 +92,7 @@ def test_missing_added_and_repeated_rows_are_found(in_ducklake: InDuckLake) -> N
     assert shop.lake.sql("SELECT count(*), count(DISTINCT (a, b)) FROM shop_public.t") == [(2899, 2899)]
 
 
+@pytest.mark.nightly
 def test_a_table_under_writers_is_equal(in_ducklake: InDuckLake) -> None:
     """At the LSN of each comparison, while rows are inserted, changed and deleted, and files are compacted."""
     shop = in_ducklake
@@ -105,6 +108,7 @@ def test_a_table_under_writers_is_equal(in_ducklake: InDuckLake) -> None:
                 shop.lake.sql("CALL ducklake_merge_adjacent_files('lake')")
 
 
+@pytest.mark.nightly
 def test_a_shadow_copy_is_compared_before_the_swap(in_ducklake: InDuckLake) -> None:
     """With `verify.beforeSwap`, a resync swaps in what is equal to the source."""
     shop = in_ducklake
@@ -134,6 +138,7 @@ def test_a_changelog_is_not_compared(in_ducklake: InDuckLake) -> None:
     assert refused.value.code == "verify_unsupported"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("deletes", [Deletes.MARK, Deletes.IGNORE])
 def test_kept_rows_are_no_differences(in_ducklake: InDuckLake, deletes: Deletes) -> None:
     """With and without a mark. A row that lacks its mark, or has another value, is one."""
@@ -157,6 +162,7 @@ def test_kept_rows_are_no_differences(in_ducklake: InDuckLake, deletes: Deletes)
     assert (report.source_rows, report.kept) == (200, 101)
 
 
+@pytest.mark.nightly
 def test_masks_are_compared(in_ducklake: InDuckLake, tmp_path: Path) -> None:
     """The key, too, is masked at the destination, and only there."""
     shop = in_ducklake
@@ -208,6 +214,40 @@ def test_a_repair_that_does_not_end_leaves_the_table_parked(
     assert shop.verify().equal
 
 
+def test_a_repair_that_does_not_end_leaves_an_intact_table_as_it_was(
+    in_ducklake: InDuckLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that differ although no other writer came are written, and the table goes on, also in another process."""
+    shop = in_ducklake
+    shop.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g FROM generate_series(1, 100) g"
+    )
+    shop.start()
+    shop.damage("DELETE FROM t WHERE id = 7; UPDATE t SET v = 'theirs' WHERE id = 8")
+    with shop.replica.connect() as connection:
+        connection.execute("SET search_path = lake")
+        [(number,)] = connection.execute("SELECT table_id FROM ducklake_table WHERE table_name = 't'").fetchall()
+        now = read_content(connection, number)
+        connection.execute("UPDATE levada_tables SET next_row_id = %s, row_count = %s", [now.next_row_id, now.rows])
+
+    def ended(*_: object) -> None:
+        raise Transient("destination_unavailable", "the process ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DuckLakeDestination, "accept_repair", ended)
+        with pytest.raises(Transient):
+            shop.verify(repair=True)
+    shop.db.execute("INSERT INTO t VALUES (101)", "UPDATE t SET v = 'mine' WHERE id = 8")
+    shop.wait_caught_up()
+    assert shop.pipeline is not None
+    shop.pipeline.stop()
+    shop.start()
+    shop.db.execute("INSERT INTO t VALUES (102)")
+    shop.wait_caught_up()
+    assert shop.verify().equal
+
+
+@pytest.mark.nightly
 def test_a_clean_up_during_a_repair_is_no_damage(in_ducklake: InDuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A repair reads again what a compaction has replaced and removed, and does not call the table damaged."""
     shop = in_ducklake

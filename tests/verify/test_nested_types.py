@@ -58,6 +58,7 @@ def check(shop: Replicated, damage: LiteralString) -> None:
     assert shop.verify().equal
 
 
+@pytest.mark.nightly
 def test_in_ducklake(in_ducklake: InDuckLake) -> None:
     """DuckDB reads the lists as it prints them, and a changed element is found."""
     fill(in_ducklake)

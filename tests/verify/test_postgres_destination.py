@@ -58,6 +58,7 @@ LAST = {
 """The last values on both sides that it holds."""
 
 
+@pytest.mark.nightly
 def test_values_that_became_null_are_equal(replicated: Replicated) -> None:
     """So are those within arrays, and arrays that no list holds. Their neighbours are compared as they are."""
     kinds = {name: f"c{i}" for i, name in enumerate(UNREPRESENTABLE)}
@@ -340,6 +341,7 @@ def test_no_false_difference_while_rows_and_columns_change(replicated: Replicate
             assert report.equal, report
 
 
+@pytest.mark.nightly
 def test_tables_that_are_written_together(replicated: Replicated) -> None:
     """With the ordering Pipeline a table is compared at one LSN too. Another one is written in the same batches."""
     for name in ("t", "u"):
@@ -361,6 +363,7 @@ def test_tables_that_are_written_together(replicated: Replicated) -> None:
     replicated.wait_caught_up()
 
 
+@pytest.mark.nightly
 def test_a_shadow_copy_is_compared_before_its_swap(replicated: Replicated) -> None:
     """The copy replaces the table's rows, and its comparison is the table's last one."""
     replicated.db.execute(

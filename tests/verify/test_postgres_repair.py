@@ -27,6 +27,7 @@ def assert_same(replicated: Replicated, row: LiteralString = "t::text") -> None:
     assert replicated.replica.query(f"SELECT {row} FROM shop_public.t ORDER BY 1") == there
 
 
+@pytest.mark.nightly
 def test_keys_that_are_equal_and_have_another_text(replicated: Replicated) -> None:
     """A row keeps its place if another writer wrote its key with other digits, also one that others refer to."""
     replicated.db.execute(
@@ -101,6 +102,36 @@ def test_a_repair_that_ends_in_the_middle(replicated: Replicated, monkeypatch: p
     assert replicated.verify().equal
 
 
+def test_a_repair_that_ends_in_the_middle_of_foreign_writes(
+    replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard that it has put back does not hide that rows which it has not written yet may differ."""
+    replicated.db.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT g, 'v' FROM generate_series(1, 200) g"
+    )
+    replicated.start()
+    replicated.damage("ALTER TABLE t DISABLE TRIGGER levada_guard; UPDATE t SET v = 'x' WHERE id < 100")
+
+    def killed(*_: Any) -> None:
+        raise Transient("verify_cancelled", "killed before any row is written")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("levada.destinations.postgres.destination.repair_rows", killed)
+        with pytest.raises(Transient, match="killed before"):
+            replicated.verify(repair=True)
+    assert replicated.pipeline is not None
+    replicated.pipeline.stop()
+    replicated.start(wait=False)
+    parked = reach(replicated.pipeline, lambda p: p.tables and p.tables[0].error).tables[0].error
+    assert parked is not None
+    assert parked.code == "foreign_write"
+    assert replicated.verify(repair=True).repaired_equal
+    replicated.db.execute("UPDATE t SET v = 'new' WHERE id > 90")
+    replicated.wait_caught_up()
+    assert_same(replicated)
+
+
+@pytest.mark.nightly
 def test_two_repairs_together(replicated: Replicated) -> None:
     """One waits for the other, and finds nothing. Both delete more rows than a statement does."""
     replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY, v text)", "INSERT INTO t SELECT generate_series(1, 50)")

@@ -24,6 +24,7 @@ def choose(shop: Shop, types: dict[str, str], **settings: object) -> None:
     shop.config["tables"] = {TABLE: TableConfig(stored_types=StoredTypes.of(types), **settings)}  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_every_type_as_text(shop: Shop) -> None:
     """Text holds the values of every type as PostgreSQL writes them, and the table verifies equal."""
     choose(shop, dict.fromkeys([*COLUMNS, "id"], "Text"))
@@ -47,6 +48,7 @@ NUMBERS: LiteralString = """
 ODD: LiteralString = "(11, 'NaN'), (12, 'Infinity'), (13, 1e20), (14, 0.00001), (15, -1e300), (16, 1e-300)"
 
 
+@pytest.mark.nightly
 def test_a_numeric_as_a_decimal(shop: Shop) -> None:
     """A value that does not fit is NULL under that policy, in the copy and in the stream, and verifies equal."""
     shop.policy = OnUnrepresentable.NULL
@@ -218,6 +220,7 @@ def md5_of(text: str) -> str:
     return hashlib.md5(text.encode()).hexdigest()  # as the source's statement
 
 
+@pytest.mark.nightly
 def test_a_uuid_as_icebergs_own(shop: Shop) -> None:
     """In the key, in the copy and in the stream. Spark reads text, and PyIceberg a uuid."""
     choose(shop, {"id": "Uuid", "other": "Uuid", "another": "Uuid"})

@@ -102,6 +102,7 @@ def test_a_long_transaction_holds_no_table(shop: Shop) -> None:
     assert [(r.equal, r.source_rows) for r in reports] == [(True, 3)]
 
 
+@pytest.mark.nightly
 def test_a_table_that_is_parked_meanwhile_is_reported_as_parked(shop: Shop) -> None:
     """If a table is parked between the hold and the cut, the comparison begins again and names the error."""
     shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 50)")

@@ -13,15 +13,16 @@ from typing import Final
 from levada.apply.metadata import stored_form
 from levada.apply.moves import MoveBatch, MovePlan, stored_batch
 from levada.destinations import Destination
-from levada.destinations.answers import require_durability, require_flag
+from levada.destinations.answers import perform, require_durability, require_flag
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.segments.batch import DurabilityRequest
+from levada.segments.files import SegmentFile
 from levada.segments.limits import BatchLimits
 from levada.segments.manifest import Manifest
 from levada.segments.memory import BATCH_BYTES, MemoryBudget, batch_size
 from levada.segments.projection import check_old_keys
-from levada.segments.staged import StagedBatch, TableStart
+from levada.segments.staged import StagedBatch, TableStart, other_key
 from levada.segments.staging import Staging
 from levada.stores.interface import SchemaStore
 from levada.values import Deletes, Durability, Lsn, OnUnrepresentable, SnapshotId, TableId, TableMode, Watermark
@@ -85,6 +86,7 @@ class Applier:
         began = time.monotonic()
         until = manifests[-1].end_lsn if until is None else until
         starts = [self._start(self.schema(table, after), after) for table, after in positions.items()]
+        until = self._end_of_key(manifests, starts, until)
         staged = StagedBatch(self.staging, manifests, starts, until, self.policy, self.limits)
         self._check_keys(staged)
         mark = Watermark(self.pipeline, self.epoch, until)
@@ -126,6 +128,34 @@ class Applier:
         at = plan.moves[0].at
         _log.info("%s: %d changes with partitions that come or go at %s", events.schema.name, events.rows, at)
         return Applied(until, events.rows, nulled, time.monotonic() - began)
+
+    def fold_ahead(self, table: TableId, after: Lsn, file: SegmentFile, schema: ReplicatedTableSchema) -> None:
+        """Let the destination do its part of a batch with a file of a transaction in progress, of version ``schema``.
+
+        ``after`` is the table's position. Do nothing for a table that gets its changes in another form than they are
+        staged. Raise the errors of the destination.
+        """
+        manifest = Manifest.of_file(self.pipeline, self.epoch, file, schema)
+        start = self._start(self.schema(table, after), after)
+        staged = StagedBatch(self.staging, [manifest], [start], manifest.end_lsn, self.policy, self.limits)
+        self._check_keys(staged)
+        if stored_batch(staged, self.destination) is not staged:
+            return
+        with self.memory.batch(batch_size([manifest], [table]), self.stopping):
+            perform(self.destination.fold_ahead, staged.changes(table))
+
+    def _end_of_key(self, manifests: Sequence[Manifest], starts: Sequence[TableStart], until: Lsn) -> Lsn:
+        """Return the end of a batch in which one key identifies the rows, where a destination can take another one.
+
+        Several tables of one batch have one end, which is not that of a key of one of them.
+        """
+        if len(starts) > 1:
+            return until
+        [start] = starts
+        if self.destination.effective_mode(start.target) is not TableMode.UPSERT:
+            return until
+        change = other_key(manifests, start, until)
+        return until if change is None else change
 
     @staticmethod
     def _end_of(table: TableId, manifests: Sequence[Manifest], at: Lsn) -> Lsn:

@@ -20,10 +20,12 @@ from levada.errors import DecodeError, LevadaError
 from levada.pgoutput import streamed
 from levada.pgoutput.changes import TRANSACTIONS, ChangeBatch, LogicalMessage, RelationChange
 from levada.pgoutput.decoder import Decoder, SchemaResolver
+from levada.pgoutput.encoding import TextConversion
 from levada.pgoutput.messages import HEADER, Relation
 from levada.pgoutput.streamed import StreamCommit
 from levada.schema import ReplicatedTableSchema
 from levada.schema.masks import MaskKeys
+from levada.segments.files import SegmentFile
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.segments.writer import UNKNOWN_COMMIT, CommittedAs, SegmentWriter
@@ -56,6 +58,16 @@ class KnownVersions(Protocol):
 
         Nothing is recorded. Raise UnknownVersionError if the RELATION is not that of the version before ``at``.
         """
+
+
+class EarlyFiles(Protocol):
+    """Learns of the files of transactions in progress."""
+
+    def file_staged_early(self, file: SegmentFile, schema: ReplicatedTableSchema) -> None:
+        """Receive a file that is complete."""
+
+    def early_files_removed(self, files: Sequence[SegmentFile]) -> None:
+        """Receive files that are removed before the COMMIT."""
 
 
 class _Early(SchemaResolver):
@@ -99,6 +111,8 @@ class _Open:
     outline: list[bytes] = field(default_factory=list)
     """The messages that the session's decoder reads at the COMMIT: all but rows."""
     changes: int = 0
+    complete: list[SegmentFile] = field(default_factory=list)
+    """The files that were reported."""
 
 
 @dataclass(slots=True)
@@ -124,6 +138,7 @@ class EarlySegments:
 
     A transaction gets a segment once ``slice_messages`` or ``slice_bytes`` of it are there, while fewer than 16 have
     one. `close` removes the files.
+    ``files`` learns of each large file.
     All of them together buffer at most what ``memory`` allows one segment. ``session`` is the number of the session in
     this process, because the server sends a transaction again in the next one.
     """
@@ -134,16 +149,20 @@ class EarlySegments:
         versions: KnownVersions,
         keys: MaskKeys,
         memory: MemoryBudget,
+        files: EarlyFiles,
         *,
         epoch: int,
         session: int,
         slice_messages: int,
         slice_bytes: int,
+        conversion: TextConversion | None = None,
     ) -> None:
+        self._conversion = conversion
         self._segments = log
         self._versions = versions
         self._keys = keys
         self._memory = memory
+        self._files = files
         self._epoch = epoch
         self._session = session
         self._numbers = count(1)
@@ -167,7 +186,8 @@ class EarlySegments:
         """Take messages of a block, in their order, to be read by `advance`."""
         if xid not in self._open:
             versions = _Early(self._versions)
-            decoder = Decoder(versions, message_prefixes=self._versions.message_prefixes, keys=self._keys)
+            prefixes = self._versions.message_prefixes
+            decoder = Decoder(versions, message_prefixes=prefixes, keys=self._keys, conversion=self._conversion)
             name = f"open-{xid}-{self._epoch:08d}-{self._session}-{next(self._numbers)}"
             is_free = sum(o.writer is not None for o in self._open.values()) < _MOST_OPEN
             writer = (
@@ -294,12 +314,18 @@ class EarlySegments:
             assert batch.open is not None
             its.changes = batch.open.next_ordinal
             its.writer.add(batch)
+            for file, schema in its.writer.complete_files(len(its.complete)):
+                its.complete.append(file)
+                self._files.file_staged_early(file, schema)
         except (UnknownVersionError, LevadaError) as error:
             self._give_up(its, error)
 
     def _give_up(self, its: _Open, error: Exception | None) -> None:
         writer, its.writer = its.writer, None
         its.waiting, its.waiting_bytes, its.outline = [], 0, []
+        complete, its.complete = its.complete, []
+        if complete:
+            self._files.early_files_removed(complete)
         if isinstance(error, LevadaError):
             _log.info("transaction %d is staged at its commit, not before: %s", its.xid, error)
         if writer is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from levada.capture.alterations import Alteration
 from levada.errors import LevadaError, NeedsOperator
+from levada.schema import ReplicatedTableSchema
 from levada.schema.masks import NO_KEYS, MaskKeys
 from levada.schema.stored_types import ColumnChoice
+from levada.segments.files import SegmentFile
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, QualifiedTable, TableId, Witness
 
@@ -65,6 +67,15 @@ class CaptureHost:
 
     def segment_staged(self, manifest: Manifest) -> None:
         """Receive a segment that is durable, before the position includes it."""
+
+    def file_staged_early(self, file: SegmentFile, schema: ReplicatedTableSchema) -> None:
+        """Receive a file of a transaction in progress, whose rows have the commit `UNKNOWN_COMMIT`.
+
+        A later segment has the file, unless it is in a call of `early_files_removed`, or the process ends.
+        """
+
+    def early_files_removed(self, files: Sequence[SegmentFile]) -> None:
+        """Receive files that no segment will have."""
 
     def persist_ack(self, lsn: Lsn, witness: Witness | None) -> Callable[[], object]:
         """Return a function that stores an LSN and the last transaction below it, before the slot receives the LSN.

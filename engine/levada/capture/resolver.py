@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -17,11 +17,12 @@ from levada.capture.column_marks import ColumnMarks
 from levada.capture.early_segments import UnknownVersionError
 from levada.capture.host import CaptureHost, ErrorOf
 from levada.capture.relation_versions import IDENTITIES, all_columns, describes, key_of, same_version
-from levada.capture.schema_errors import ambiguous, outdated, require_usable_names
+from levada.capture.schema_errors import ambiguous, outdated, require_usable_names, unexpected
 from levada.capture.source_catalog import SourceCatalog
 from levada.errors import DecodeError, LevadaError, NeedsOperator
 from levada.pgoutput.changes import LogicalMessage
 from levada.pgoutput.decoder import SchemaResolver
+from levada.pgoutput.encoding import TextConversion, text_to_utf8
 from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.append_publication import PublicationNames
 from levada.postgres.catalog import read_type_infos
@@ -37,6 +38,7 @@ from levada.postgres.ddl import (
 )
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription
+from levada.postgres.failures import source_errors
 from levada.postgres.identity_remedies import identify_again, identity_statements
 from levada.postgres.mask_comments import read_table_comments
 from levada.postgres.membership import lost_identity, set_unlogged, streamed_as_root
@@ -103,6 +105,8 @@ class TableResolver(SchemaResolver):
         self._withdrawn: dict[tuple[TableId, Lsn], ErrorOf] = {}
         self._leaves: dict[tuple[TableId, SnapshotId, int], set[TableId]] = {}
         self._catalog = SourceCatalog(connection, PublicationNames(publication, append))
+        self.conversion: TextConversion | None = None
+        """The conversion of the session's stream, if the database has another encoding than UTF8."""
 
     @property
     def message_prefixes(self) -> tuple[str, ...]:
@@ -141,13 +145,9 @@ class TableResolver(SchemaResolver):
         if table in self._current or not self._announced(at):
             # Within a session, the server sends a second RELATION only after the table's catalog entry has changed.
             self._host.catalog_changed()
-        try:
+        with self._of_one_table(table, relation.table, at):
             return self._relation_version(relation, before, at)
-        except NeedsOperator as error:
-            if error.passes:
-                raise
-            self._leave_out(table, relation.table, error, at)
-            return None
+        return None
 
     def known_version(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
         """Return the version that `relation` returns if it begins none, and record nothing. See `KnownVersions`."""
@@ -177,7 +177,7 @@ class TableResolver(SchemaResolver):
         if content is None:
             return None
         try:
-            ddl = parse_ddl_message(content)
+            ddl = parse_ddl_message(text_to_utf8(content, self.conversion) or "")
         except DecodeError as error:
             # The trigger wrote the message, so a table did change. Only the catalog shows which one.
             _log.warning(
@@ -195,7 +195,9 @@ class TableResolver(SchemaResolver):
             if self._before(ddl.table_id, at) is not None and ddl.table_id not in self._left_out:
                 self._alterations.add(ddl, message, at)
             return None
-        return self._announced_change(ddl, message, at)
+        with self._of_one_table(ddl.table_id, ddl.description.name, at):
+            return self._announced_change(ddl, message, at)
+        return None
 
     def _announced_change(
         self, ddl: DdlMessage, message: LogicalMessage, at: SnapshotId
@@ -325,6 +327,20 @@ class TableResolver(SchemaResolver):
             self._seal = read_ddl_seal(self._catalog.connected())
             self._seal_read = True
         return self._seal
+
+    @contextmanager
+    def _of_one_table(self, table: TableId, name: QualifiedTable, at: SnapshotId) -> Iterator[None]:
+        """Leave the table out if the block fails, so that the others go on. An error that passes is raised."""
+        try:
+            with source_errors(f"reading the columns of {name}"):
+                yield
+        except (LevadaError, MemoryError) as error:
+            if not isinstance(error, NeedsOperator) or error.passes:
+                raise
+            self._leave_out(table, name, error, at)
+        except Exception as error:
+            _log.error("%s: its columns cannot be read", name, exc_info=error)
+            self._leave_out(table, name, unexpected(name, error), at)
 
     def _leave_out(self, table: TableId, name: QualifiedTable, error: LevadaError, at: SnapshotId) -> None:
         _log.error("%s: changes are skipped from %s on: %s", name, at, error)

@@ -31,6 +31,15 @@ def outdated(table: QualifiedTable) -> NeedsOperator:
     )
 
 
+def unexpected(table: QualifiedTable, error: Exception) -> NeedsOperator:
+    """Return the error of a table whose description causes one that is not expected."""
+    return NeedsOperator(
+        "internal_error",
+        f"{table}: its columns cannot be read, unexpected {type(error).__name__}",
+        hint=f"the log has the traceback. Report it, and copy the table again: {resync_command(table)}",
+    )
+
+
 def require_usable_names(table: QualifiedTable, columns: Sequence[Column | RelationColumn]) -> None:
     """Raise NeedsOperator ``reserved_column_name`` if a column has a name that Levada reserves."""
     for column in columns:

@@ -19,6 +19,7 @@ from levada.capture.message_stream import MessageStream, SliceLimits
 from levada.capture.position import CapturePosition
 from levada.errors import LevadaError, Transient
 from levada.pgoutput.decoder import Decoder, SchemaResolver
+from levada.pgoutput.encoding import TextConversion
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.heartbeat import emit_heartbeat
 from levada.segments.log import SegmentLog
@@ -95,7 +96,7 @@ class CaptureSession:
     ``state`` is read in each step, so changed settings take effect immediately. ``host`` receives the manifest of each
     segment, and ``state`` then has the new position. While ``memory`` has no room, the session does not read from the
     stream, and only reports to the server. ``clock`` is monotonic, in seconds. ``early`` has what the stream has of
-    transactions in progress.
+    transactions in progress. ``conversion`` is that of the stream.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class CaptureSession:
         memory: MemoryBudget,
         clock: Clock,
         early: EarlySegments | None = None,
+        conversion: TextConversion | None = None,
     ) -> None:
         self._host = host
         self._memory = memory
@@ -123,7 +125,9 @@ class CaptureSession:
         self._position = position = state.position
         self._epoch = epoch
         self._clock = clock
-        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes, keys=host.mask_keys)
+        self._decoder = Decoder(
+            resolver, message_prefixes=resolver.message_prefixes, keys=host.mask_keys, conversion=conversion
+        )
         self._slices = state.settings.slices
         self._read_bytes = _DECODED_BYTES * self._slices.bytes
         self._buffer = MessageBuffer(self._slices)

@@ -205,7 +205,8 @@ class WalSource(BatchSource):
         self._stream = stream
         self._slices = slices or SliceLimits()
         self._resolver = resolver
-        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes)
+        resolver.conversion = stream.conversion
+        self._decoder = Decoder(resolver, message_prefixes=resolver.message_prefixes, conversion=stream.conversion)
         self._tracker = AckTracker(Lsn(0), stream.acknowledge)
         self._closed = threading.Event()
         self._abandoned = False

@@ -21,6 +21,7 @@ from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSession, CaptureSettings, CaptureState
 from levada.errors import LevadaError, StatementRefused, Transient
+from levada.pgoutput.encoding import TextConversion
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
@@ -173,6 +174,7 @@ class CaptureWorker:
             self._host.source_verified(server.identity, plan.verified_to)
             self._begin_at(plan.start, replace(known, identity=server.identity))
             self._stream, self.streaming = stream, True
+            self._resolver.conversion = stream.conversion
             self._acknowledger.attach(stream, confirmed, plan.start, self._state.position.witness)
             try:
                 self._stream_in(stream, stop)
@@ -183,12 +185,13 @@ class CaptureWorker:
     def _stream_in(self, stream: ReplicationStream, stop: threading.Event) -> None:
         limits, folder = self._state.settings.in_progress, self._state.settings.work_dir
         # Version 18 rolls back transactions in progress also in a session to which it sends none.
-        early = self._early_segments() if folder is not None else None
+        early = self._early_segments(stream.conversion) if folder is not None else None
         complete = TransactionsInProgress(
             stream, folder, server_version=stream.server_version, limits=limits, early=early
         )
         with closing(complete):
-            self._session(complete, early).run(lambda: stop.is_set() or self._reopen.is_set() or complete.outdated)
+            session = self._session(complete, early, stream.conversion)
+            session.run(lambda: stop.is_set() or self._reopen.is_set() or complete.outdated)
 
     @contextmanager
     def _filters_named(self) -> Iterator[None]:
@@ -245,20 +248,24 @@ class CaptureWorker:
                 self._host.segment_staged(manifest)
             self._state.position = replace(self._state.position, staged_lsn=manifest.end_lsn, witness=manifest.last)
 
-    def _early_segments(self) -> EarlySegments:
+    def _early_segments(self, conversion: TextConversion | None) -> EarlySegments:
         slices = self._state.settings.slices
         return EarlySegments(
             self._log,
             self._resolver,
             self._host.mask_keys,
             self._memory,
+            self._host,
             epoch=self._epoch,
             session=self._state.position.sessions,
             slice_messages=slices.messages,
             slice_bytes=slices.bytes,
+            conversion=conversion,
         )
 
-    def _session(self, stream: MessageStream, early: EarlySegments | None) -> CaptureSession:
+    def _session(
+        self, stream: MessageStream, early: EarlySegments | None, conversion: TextConversion | None
+    ) -> CaptureSession:
         return CaptureSession(
             self._state,
             stream,
@@ -270,6 +277,7 @@ class CaptureWorker:
             memory=self._memory,
             clock=self._clock,
             early=early,
+            conversion=conversion,
         )
 
 

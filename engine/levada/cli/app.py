@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer.core import TyperGroup
 
 from levada import __version__
-from levada.cli.command import VARIABLE, WORK_DIR, Command, NamesCommand
+from levada.cli.command import VARIABLE, Command, Commands, NamesCommand
 from levada.cli.exit_codes import Exit
-from levada.cli.manifests import forget_variables
-from levada.cli.output import Output, escape_unencodable, show_error, stdout_closed, write_json
+from levada.cli.options import Format, LogFormat, ManifestFile, Secrets, Tables, Until, WorkDir, Yes
+from levada.cli.output import Output, escape_unencodable, write_json
 from levada.cli.signals import StopSignals
-from levada.errors import InvalidManifest
 
 if TYPE_CHECKING:
     from levada.postgres.problems import Problem
 
 CALLED_AT: Final = time.monotonic()
 """The process's start on the monotonic clock, as early as Python code can read it. ``--timeout`` counts from here."""
-
-
-class Commands(TyperGroup):
-    """The command group. It prints every error as message, code and hint, and a traceback only with ``--debug``."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command. Exit with the code that it returns, or print its error and exit with that error's code."""
-        forget_variables()
-        try:
-            end = super().invoke(ctx)
-            sys.stdout.flush()
-        except (typer.Exit, typer.Abort, typer.TyperException):
-            raise
-        except Exception as error:
-            if isinstance(error, BrokenPipeError) and stdout_closed():
-                raise typer.Exit(Exit.FAILED) from None
-            show_error(error, debug=bool(ctx.params.get("debug")))
-            raise typer.Exit(Exit.USAGE if isinstance(error, InvalidManifest) else Exit.FAILED) from None
-        if isinstance(end, Exit) and end is not Exit.OK:
-            raise typer.Exit(end)
-        return None
 
 
 COPY_ORDER: Final = "LEVADA_COPY_ORDER"
@@ -66,54 +41,6 @@ app = typer.Typer(
 
 command = partial(app.command, cls=Command)
 names_command = partial(app.command, cls=NamesCommand)
-
-
-class Until(StrEnum):
-    """The goals at which `levada run` ends."""
-
-    CAUGHT_UP = "caught-up"
-
-
-class LogFormat(StrEnum):
-    """The format of log lines."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-ManifestFile = Annotated[
-    Path,
-    typer.Argument(
-        metavar="MANIFEST",
-        help="YAML file with one Pipeline and its TableSyncs.",
-        envvar=VARIABLE,
-        exists=True,
-        dir_okay=False,
-    ),
-]
-Tables = Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="Table names, as schema.name.")]
-Secrets = Annotated[
-    Path | None,
-    typer.Option(
-        "--secrets",
-        metavar="DIR",
-        help="Folder with a subfolder for each Secret, which has a file for each key.",
-        envvar="LEVADA_SECRETS",
-        file_okay=False,
-    ),
-]
-WorkDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--work-dir",
-        metavar="DIR",
-        help="Folder for caches, and for staged changes if staging.uri is not set."
-        " Default: .levada/<pipeline> next to MANIFEST.",
-        envvar=WORK_DIR,
-    ),
-]
-Format = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def show_version(wanted: bool) -> None:

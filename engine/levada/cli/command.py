@@ -1,13 +1,20 @@
-"""The classes of commands: how they print their usage, and where they find their manifest."""
+"""The classes of commands: how they print their usage and errors, and where they find their manifest."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any, Final
 
-from typer.core import TyperCommand
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from levada.cli.exit_codes import Exit
+from levada.cli.manifests import forget_variables
+from levada.cli.output import show_error, stdout_closed
+from levada.errors import InvalidManifest
 
 VARIABLE: Final = "LEVADA_MANIFEST"
 WORK_DIR: Final = "LEVADA_WORK_DIR"
@@ -43,3 +50,24 @@ class NamesCommand(Command):
 def _is_path(word: str) -> bool:
     """Return True if the word names a file. A mistyped path must not become the name of a table."""
     return os.sep in word or Path(word).suffix in _SUFFIXES or Path(word).is_file()
+
+
+class Commands(TyperGroup):
+    """The command group. It prints every error as message, code and hint, and a traceback only with ``--debug``."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Exit with the code that it returns, or print its error and exit with that error's code."""
+        forget_variables()
+        try:
+            end = super().invoke(ctx)
+            sys.stdout.flush()
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except Exception as error:
+            if isinstance(error, BrokenPipeError) and stdout_closed():
+                raise typer.Exit(Exit.FAILED) from None
+            show_error(error, debug=bool(ctx.params.get("debug")))
+            raise typer.Exit(Exit.USAGE if isinstance(error, InvalidManifest) else Exit.FAILED) from None
+        if isinstance(end, Exit) and end is not Exit.OK:
+            raise typer.Exit(end)
+        return None

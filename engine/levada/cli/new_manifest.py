@@ -60,7 +60,8 @@ spec:
     # slot: {{onLost: Resync}}  # copy the tables again if changes are lost. Default: Hold, and say what to do
   tables:
     include:
-{include}{_found(new.tables)}    # exclude:
+{include}{_found(new.tables)}    # A selected table may have a condition: where: "status <> 'draft'"
+    # exclude:
     #   - {{schema: public, name: "tmp_*"}}
   destination:
     iceberg:
@@ -73,6 +74,26 @@ spec:
     # is away.
     uri: {_yaml(new.staging)}
   freshnessSeconds: 10  # how far a table may trail. Larger is cheaper
+{_one_table(new)}"""
+
+
+def _one_table(new: NewPipeline) -> str:
+    """Return the settings of one table as a document in comments, which is valid without them."""
+    table = min(new.tables, key=lambda t: (-_bytes(new.tables[t]), t), default=QualifiedTable("public", "orders"))
+    return f"""\
+# Settings of one table are a document of its own:
+# ---
+# apiVersion: levada.dev/v1alpha1
+# kind: TableSync
+# metadata: {{name: one-table}}
+# spec:
+#   pipelineRef: {{name: {_yaml(new.name)}}}
+#   table: {{schema: {_yaml(table.schema)}, name: {_yaml(table.name)}}}
+#   deletes: Mark  # keeps the rows that the source deletes, with the time. Default: Apply
+#   columns:
+#     exclude: [notes]
+#     mask: {{card: {{method: Last, length: 4}}}}  # also "Null", Truncate and HMAC, before anything is written
+#     types: {{price: "Decimal(38, 9)"}}  # also Text, Uuid, List, Range, Multirange, Map and Wkb
 """
 
 

@@ -19,7 +19,9 @@ from levada.copy.reader_sessions import SESSIONS
 from levada.errors import NeedsOperator, Transient, Unrepresentable
 from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
 from levada.pgoutput.copybinary import CopyDecoder, select_list
+from levada.pgoutput.encoding import UnconvertibleTexts
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.conversion import unconvertible_texts
 from levada.postgres.copy_out import copy_out
 from levada.postgres.failures import source_errors
 from levada.postgres.row_filters import copy_error
@@ -96,13 +98,17 @@ class RangeReader:
         except NeedsOperator as error:
             if error.code in _GONE:
                 raise Transient("table_changed", f"table {self.schema.name} changed during its copy") from error
+            if error.code == codes.TEXT_UNCONVERTIBLE:
+                raise self._unconvertible() from error
             if (named := copy_error(self.schema.name, self.row_filter, error)) is not None:
                 raise named from error
             raise
 
     def _batches(self, conn: WatchedConnection, part: BlockRange | KeyedRows) -> Iterator[pa.RecordBatch]:
         decoder = CopyDecoder(self.schema, self.mask_keys)
-        statement = copy_statement(self.schema, part, self.row_filter)
+        nulls = self.policy is OnUnrepresentable.NULL
+        unconvertible = unconvertible_texts(self.connection, conn) if nulls else None
+        statement = copy_statement(self.schema, part, self.row_filter, unconvertible)
         if isinstance(part, KeyedRows) and part.by_place:
             # The planner expects each of them in a page that has to be read by itself.
             with source_errors(f"copying {part.leaf}"):
@@ -125,6 +131,15 @@ class RangeReader:
         self.unrepresentable += len(unrepresentable.keys)
         return batch.drop_columns([UNREPRESENTABLE])
 
+    def _unconvertible(self) -> Unrepresentable:
+        # Under the policy Null, a text outside of the key is left out.
+        hint = unrepresentable_hint(key=self.policy is OnUnrepresentable.NULL)
+        return Unrepresentable(
+            "unrepresentable_value",
+            f"{self.schema.name} has a text that the source cannot convert to UTF-8",
+            hint=f"{hint}. Or change the text, then: levada retry MANIFEST {self.schema.name.argument}",
+        )
+
     def _refusal(self, attnums: list[int]) -> Unrepresentable:
         names = ", ".join(self.schema.by_attnum[a].name for a in sorted(attnums))
         return Unrepresentable(
@@ -135,16 +150,22 @@ class RangeReader:
         )
 
 
-def copy_statement(schema: ReplicatedTableSchema, part: BlockRange | KeyedRows, row_filter: str | None) -> bytes:
+def copy_statement(
+    schema: ReplicatedTableSchema,
+    part: BlockRange | KeyedRows,
+    row_filter: str | None,
+    unconvertible: UnconvertibleTexts | None = None,
+) -> bytes:
     """Return the COPY statement for a range, or for rows by their keys, with the columns in the schema's order.
 
+    ``unconvertible`` are the texts that become NULL.
     The column names are those of the root table, because every partition has the same ones.
     """
     conditions = [part.condition] if isinstance(part, KeyedRows) else in_blocks(part)
     if row_filter is not None:
         conditions.append(f"({row_filter})")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    query = f"SELECT {select_list(schema)} FROM ONLY {quote_table(part.leaf)}{where}"
+    query = f"SELECT {select_list(schema, unconvertible)} FROM ONLY {quote_table(part.leaf)}{where}"
     return f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()
 
 

@@ -50,6 +50,8 @@ def canonical_text(values: pa.Array, kind: ColumnType) -> pa.Array:
             return _array_text(values, kind.element)
         case Kind.RANGE:
             return _range_text(values, kind)
+        case Kind.MAP:
+            return map_text(values)
     return values.cast(pa.string())
 
 
@@ -62,6 +64,8 @@ def shown_text(values: pa.Array, kind: ColumnType) -> pa.Array:
             return pa.array([None if v is None else "\\x" + v.hex() for v in values.to_pylist()], pa.string())
         case Kind.ARRAY | Kind.RANGE:
             return pa.array([None if v is None else str(v) for v in values.to_pylist()], pa.string())
+        case Kind.MAP:
+            return map_text(values)
     return values.cast(pa.string())
 
 
@@ -79,6 +83,21 @@ def _range_text(values: pa.StructArray, kind: ColumnType) -> pa.Array:
     first, last = pc.if_else(lower_inc, "[", "("), pc.if_else(upper_inc, "]", ")")
     text = pc.binary_join_element_wise(first, framed(lower, kind.element), framed(upper, kind.element), last, "")
     return pc.if_else(empty, "empty", text)
+
+
+def map_text(values: pa.MapArray) -> pa.Array:
+    """Return maps from text to text as the extension hstore writes its values. NULL stays NULL."""
+    first, last = (values.offsets[i].as_py() if len(values) else 0 for i in (0, -1))
+    keys, texts = (_quoted(part.slice(first, last - first)) for part in (values.keys, values.items))
+    pairs = pc.binary_join_element_wise(keys, pc.fill_null(texts, "NULL"), "=>")
+    offsets = pc.subtract(values.offsets, pa.scalar(first, pa.int32()))
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, pairs, mask=values.is_null()), ", ")
+
+
+def _quoted(texts: pa.Array) -> pa.Array:
+    for plain in ("\\", '"'):
+        texts = pc.replace_substring(texts, plain, "\\" + plain)
+    return pc.binary_join_element_wise('"', texts, '"', "")
 
 
 def _hexadecimal(numbers: npt.NDArray[Any], where: pa.Array) -> pa.Array:

@@ -18,7 +18,8 @@ from levada.copy.plan import BlockRange
 from levada.copy.range_reader import in_blocks, quote_table
 from levada.destinations.key_ranges import key_terms, key_texts, range_conditions
 from levada.destinations.verification import SAMPLE_PARTS, Comparison, is_framed_by_length
-from levada.pgoutput.copybinary import text_expression
+from levada.pgoutput.copybinary import may_be_unconvertible, text_expression
+from levada.pgoutput.encoding import UnconvertibleTexts
 from levada.schema import Column, ColumnType, Kind, resolve_type
 from levada.schema.masking import has_text_mask, is_null_mask
 from levada.schema.types import NUMERIC_OID, Notation, is_builtin
@@ -45,12 +46,14 @@ class ChecksumSql:
 
     ``policy`` is the pipeline's. Under ``Null``, a value that the destination's type cannot hold has no text, because
     the destination has NULL. ``utf8`` is False for a database with another encoding, whose texts are converted.
+    ``unconvertible`` are those that became NULL, of which a key has none.
     """
 
     comparison: Comparison
     row_filter: str | None
     policy: OnUnrepresentable
     utf8: bool = True
+    unconvertible: UnconvertibleTexts | None = None
 
     def chunks(self, part: BlockRange) -> str:
         """Return the statement for the checksums of a range by chunk."""
@@ -103,7 +106,7 @@ class ChecksumSql:
             f"c{i}" if has_text_mask(c) else self._framed(c, f"c{i}") for i, c in enumerate(self.comparison.columns)
         )
         texts = [f"{self._canonical(c)} AS c{i}" for i, c in enumerate(self.comparison.columns)]
-        texts += [f"{shown_text(c)} AS s{i}" for i, c in enumerate(shown)]
+        texts += [f"{self._shown(c)} AS s{i}" for i, c in enumerate(shown)]
         names = "".join(f", s{i}" for i in range(len(shown)))
         leaf, where = quote_table(part.leaf), self._where(part, places)
         inner = f"SELECT {', '.join(texts)}, ctid AS {_PLACE} FROM ONLY {leaf}{where}"
@@ -112,7 +115,7 @@ class ChecksumSql:
     def values(self, part: BlockRange, hashes: Sequence[int]) -> str:
         """Return the statement for the values of the rows of a range whose keys have these hashes."""
         conditions = " AND ".join([*self._conditions(part), self.of_keys(hashes)])
-        texts = ", ".join(shown_text(c) for c in self.comparison.columns)
+        texts = ", ".join(map(self._shown, self.comparison.columns))
         return f"SELECT {self._key_hash}, {texts} FROM ONLY {quote_table(part.leaf)} WHERE {conditions}"
 
     def of_keys(self, hashes: Sequence[int]) -> str:
@@ -165,7 +168,16 @@ class ChecksumSql:
     def _canonical(self, column: Column) -> str:
         if is_null_mask(column):
             return "NULL::text"
-        return self._text(quote_identifier(column.name), column.type, column)
+        return self._converted(column, self._text(quote_identifier(column.name), column.type, column))
+
+    def _shown(self, column: Column) -> str:
+        return self._converted(column, shown_text(column))
+
+    def _converted(self, column: Column, value: str) -> str:
+        """Return the SQL of a value, which is NULL if its text cannot be converted to UTF-8."""
+        if self.unconvertible is None or column in self.comparison.key or not may_be_unconvertible(column):
+            return value
+        return self.unconvertible.without(text_expression(column), value)
 
     def _framed(self, column: Column, text: str) -> str:
         return self._frame(text, column.type)
@@ -196,7 +208,11 @@ class ChecksumSql:
                 if not element and (column.type_oid != NUMERIC_OID or kind != resolve_type(NUMERIC_OID, column.typmod)):
                     return self._decimal(value, kind, text)
             case Kind.BYTEA:
-                return f"md5({value})"
+                return (
+                    f"md5(decode({text_expression(column)}, 'hex'))"
+                    if kind.notation is Notation.EWKB
+                    else f"md5({value})"
+                )
             case Kind.DATE:
                 text = f"CASE WHEN NOT isfinite({value}) THEN 'infinite' ELSE ({value} - '1970-01-01'::date)::text END"
             case Kind.TIME:
@@ -250,9 +266,22 @@ class ChecksumSql:
         null = " OR ".join([f"{value} IS NULL", *(odd if self.policy is OnUnrepresentable.NULL else [])])
         return f"CASE WHEN {null} THEN NULL ELSE {text} END"
 
+    def _multirange(self, value: str, element: ColumnType, column: Column) -> str:
+        assert element.element is not None
+        framed = self._frame(self._range(_ELEMENT, element, column), element)
+        elements = f"unnest({value}) WITH ORDINALITY AS u({_ELEMENT}, {_INDEX})"
+        text = f"'[' || coalesce((SELECT string_agg({framed}, '' ORDER BY {_INDEX}) FROM {elements}), '') || ']'"
+        odd = [o for b in ("lower", "upper") if (o := unrepresentable(f"{b}({_ELEMENT})", element.element)) is not None]
+        null = f"{value} IS NULL"
+        if odd and self.policy is OnUnrepresentable.NULL:
+            null += f" OR EXISTS (SELECT FROM {elements} WHERE {' OR '.join(odd)})"
+        return f"CASE WHEN {null} THEN NULL ELSE {text} END"
+
     def _array(self, value: str, kind: ColumnType, column: Column) -> str:
         assert kind.element is not None
-        if kind.notation is not Notation.ARRAY:
+        if kind.notation is Notation.MULTIRANGE:
+            return self._multirange(value, kind.element, column)
+        if kind.notation is not Notation.PLAIN:
             # The cast of pgvector, which a destination's column of type real[] takes too.
             value, column = f"({value}::real[])", replace(column, type_oid=_REAL_ARRAY)
         if kind.depth > 1:

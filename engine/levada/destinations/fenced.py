@@ -75,6 +75,11 @@ class TableStates(Generic[S]):
                 self._states[table] = self._new(table)
             return self._states[table]
 
+    def known(self) -> dict[TableId, S]:
+        """Return the states of all tables so far."""
+        with self._lock:
+            return dict(self._states)
+
 
 class FencedDestination(Destination, Generic[S]):
     """A destination that stores the epoch and the watermark of each table."""
@@ -181,9 +186,14 @@ def check_same_table(
             hint=resync_hint(schema),
         )
     if mode is TableMode.UPSERT and not same_key:
-        raise NeedsOperator(
-            "key_changed",
-            f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}),"
-            f" but {name} was written with another key",
-            hint=resync_hint(schema),
-        )
+        raise key_changed(name, schema)
+
+
+def key_changed(name: object, schema: ReplicatedTableSchema, why: str = "") -> NeedsOperator:
+    """Return the error for a table whose rows another key identifies, ``why`` it cannot take the new one."""
+    return NeedsOperator(
+        "key_changed",
+        f"the key of {schema.name} is now ({', '.join(c.name for c in schema.key_columns)}),"
+        f" but {name} was written with another key" + (f", and {why}" if why else ""),
+        hint=resync_hint(schema),
+    )

@@ -21,7 +21,7 @@ from levada.destinations.groups import GroupWriter
 from levada.destinations.verification import FixedTable, Repair
 from levada.local.jars import Jar
 from levada.schema import TableTarget
-from levada.segments.batch import EventBatch
+from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, Lsn, OnSchemaChange, QualifiedTable, TableId, TableMode, Watermark
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class Capabilities:
     ``copies_in_process``: the functions that the destination gives to `TableRows.map_partitions` and
     `TableRows.map_ranges` may run in the engine's process for a small table, which costs a fraction. They end by
     themselves, because only another process can be killed. ``checks_without_spark``: a destination with ``spark`` is
-    checked in a JVM without a session.
+    checked in a JVM without a session. ``folds_ahead``: `Destination.fold_ahead` does a part of a large transaction's
+    batch before its COMMIT.
     """
 
     upsert: bool = False
@@ -96,6 +97,7 @@ class Capabilities:
     keeps_deleted: bool = False
     checks_without_spark: bool = False
     copies_in_process: bool = False
+    folds_ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,12 +337,27 @@ class Destination(ABC):
     def write_events(self, events: EventBatch, mark: Watermark) -> Durability:
         """Apply the changes, schema changes and truncates of the batch, and store ``mark`` in the same commit.
 
-        ``events.changes(table).target`` is the target of a table of the batch.
+        ``events.changes(table).target`` is the target of a table of the batch. All changes of a table are identified by
+        one key. If the rows from before have another one, identify them by the new key, or raise NeedsOperator
+        ``key_changed``, after which the table is copied again.
 
         A batch with ``only_asks`` has no changes. Its result is the durability of the writes accepted before. After
         ACCEPTED the engine asks again before it acknowledges the changes. Keep no reference to the batch after the
         call, because its files are removed when they are durable.
         """
+
+    def fold_ahead(self, events: TableEvents) -> None:
+        """Do what the batch of a transaction needs before its COMMIT, for a destination with ``folds_ahead``.
+
+        ``events`` has one file of the transaction, whose rows have the commit `UNKNOWN_COMMIT` of
+        `levada.segments.writer`. A later batch may have the file with its commit, after a change of the table, or not
+        at all. So nothing of it may be visible before, and the batch must come to the same without it. Other threads
+        call the other methods for the same table. An error is logged, and has no other effect.
+        """
+        raise NotImplementedError(f"{self.name} does nothing before a COMMIT")
+
+    def forget_ahead(self, table: TableId, paths: Sequence[str]) -> None:  # noqa: B027 - optional
+        """Remove the results of `fold_ahead` for these staged files, which no batch will have."""
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Write the copied rows to a shadow copy of the table. The table itself stays unchanged and readable.
@@ -429,10 +446,12 @@ class Destination(ABC):
     ) -> None:
         """Delete the rows that differ and add ``rows``, in one commit that moves no watermark.
 
-        Other rows may still differ. So until `accept_repair`, `applied` and `write_events` raise DestinationChanged, as
-        for a table that another writer has changed. ``fixed`` is the current version of the table. ``rows`` have the
-        columns of the target's schema. ``mark`` has the epoch of the driver. Raise Transient if the table changed
-        since.
+        If another writer has changed the table, other rows may still differ. So until `accept_repair`, `applied` and
+        `write_events` raise DestinationChanged, and so does this method for a range of the table. A table that no other
+        writer has changed goes on from its watermark, whether or not its repair ends.
+
+        ``fixed`` is the current version of the table. ``rows`` have the columns of the target's schema. ``mark`` has
+        the epoch of the driver. Raise Transient if the table changed since.
         """
         raise NotImplementedError(f"{self.name} cannot repair tables")
 

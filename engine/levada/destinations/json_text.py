@@ -130,6 +130,31 @@ def lists(values: pa.Array, elements: pa.Array) -> pa.Array:
     return or_null(joined("[", pc.binary_join(nested, _constant(",")), "]"), values.is_valid())
 
 
+def maps(values: pa.MapArray) -> pa.Array:
+    """Return maps from text to text as JSON objects with the same keys."""
+    keys, texts, offsets = _entries(values)
+    members = joined(quoted(keys), quoted(texts), separator=":")
+    return or_null(joined("{", _joined_lists(offsets, members), "}"), values.is_valid())
+
+
+def map_pairs(values: pa.MapArray) -> pa.Array:
+    """Return maps from text to text as JSON arrays of objects with a ``key`` and a ``value``."""
+    keys, texts, offsets = _entries(values)
+    pairs = objects(("key", "value"), [quoted(keys), quoted(texts)], keys.is_valid())
+    return or_null(joined("[", _joined_lists(offsets, pairs), "]"), values.is_valid())
+
+
+def _entries(values: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """Return the keys and the values of all maps, and the offsets of each map's among them."""
+    first, last = (values.offsets[i].as_py() if len(values) else 0 for i in (0, -1))
+    keys, texts = (part.slice(first, last - first) for part in (values.keys, values.items))
+    return keys, texts, pc.subtract(values.offsets, pa.scalar(first, pa.int32())).cast(pa.int64())
+
+
+def _joined_lists(offsets: pa.Array, elements: pa.Array) -> pa.Array:
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), _constant(","))
+
+
 def objects(names: Sequence[str], parts: Sequence[pa.Array], valid: pa.Array) -> pa.Array:
     """Return JSON objects, and ``null`` where ``valid`` is False. ``parts`` has the JSON of each field by row."""
     pieces: list[pa.Array | str] = []

@@ -103,6 +103,11 @@ class Keys:
     def __len__(self) -> int:
         return len(self.high)
 
+    @property
+    def nbytes(self) -> int:
+        """The size in memory in bytes."""
+        return int(self.high.nbytes + (0 if self.low is None else self.low.nbytes))
+
     def take(self, rows: Indices | Mask | slice) -> Keys:
         """Return the keys at these rows."""
         return Keys(self.kind, self.high[rows], None if self.low is None else self.low[rows])

@@ -19,6 +19,7 @@ TIMESTAMP, TIMESTAMPTZ          Microseconds since 2000-01-01, as 8 bytes in hex
 UUID                            Lower-case text with hyphens
 ARRAY                           The framed elements between brackets
 RANGE                           ``empty``, or the framed bounds between the brackets of PostgreSQL's text
+MAP                             PostgreSQL's text of the hstore
 =============================== ==================================================================================
 
 A *framed* value is its text and ``|``. A text of variable form has its length in UTF-8 bytes and ``:`` in front. NULL
@@ -32,13 +33,14 @@ hashes, so that their order has no effect, and a row that occurs twice counts tw
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 from levada.destinations.key_ranges import WHOLE, KeyRange
+from levada.errors import DestinationChanged
 from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
 from levada.values import Lsn
 
@@ -61,7 +63,7 @@ DIGESTS: Final = pa.schema([(KEY_HASH, pa.int64()), (DIGEST, pa.int64())])
 PLACES: Final = pa.schema([*DIGESTS, (PLACE, pa.string())])
 """The digests of a table in PostgreSQL. The place of a row is its ctid."""
 
-_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY, Kind.RANGE})
+_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY, Kind.RANGE, Kind.MAP})
 
 
 def column_digest(attnum: int) -> str:
@@ -131,6 +133,22 @@ class Repair:
     comparison: Comparison
     gone: pa.Table
     written: pa.Array
+
+
+def is_kept(check: Callable[[], object], repair: Repair) -> bool:
+    """Return True if ``check`` passes, by which no other writer has changed a table before its repair.
+
+    The commits of its repair then count as those of batches: wherever it ends, the table goes on from its watermark.
+    Raise the DestinationChanged of ``check`` if only a range of the table was compared, because the other rows may
+    differ too.
+    """
+    try:
+        check()
+    except DestinationChanged:
+        if repair.comparison.between != WHOLE:
+            raise
+        return False
+    return True
 
 
 class FixedTable(ABC):

@@ -1,7 +1,8 @@
-"""PostgreSQL's array literals, decoded to Arrow lists by the column (PostgreSQL manual, "Arrays").
+"""PostgreSQL's array literals and multiranges, decoded to Arrow lists by the column (PostgreSQL manual, "Arrays").
 
 Arrays with as many dimensions as the column's type has lists in each other become lists, if each lower bound is 1. Any
-other array is unrepresentable, except for an empty one, which has no dimensions and is an empty list.
+other array is unrepresentable, except for an empty one, which has no dimensions and is an empty list. A multirange has
+the ranges between its braces, and a comma after a bracket separates two of them.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import pyarrow as pa
 
 from levada.pgoutput.wire import PADDING, Bools, Bytes, Decoded, Ints, RowError, Values, WireBuffer, bitmap, cut
 from levada.schema import ColumnType
+from levada.schema.types import Notation
 
 _BACKSLASH, _QUOTE, _COMMA, _OPEN, _CLOSE, _SQUARE = b'\\",{}['
+_UP_TO, _THROUGH = b")]"
 _NULL: Final = int.from_bytes(b"NULL", "big")
 
 ElementDecoder = Callable[[Values, ColumnType], Decoded]
@@ -27,15 +30,16 @@ def decode_array(values: Values, column: ColumnType, decode: ElementDecoder) -> 
     A row is unrepresentable as a whole if a single element is.
     """
     assert column.element is not None
-    refused = values.only_valid(_has_other_form(values, column.depth))
+    ranges = column.notation is Notation.MULTIRANGE
+    depth = 0 if ranges else column.depth
+    refused = values.only_valid(_has_other_form(values, depth)) if depth else np.zeros(len(values), np.bool_)
     kept = values.where(~refused) if refused.any() else values
-    nested = column.depth > 1
-    elements, counts = _elements(kept, nested=nested)
+    elements, counts = _elements(kept, depth)
     child = _decoded(elements, counts, column.element, decode)
     if child.refused is not None:
         refused |= _marked(len(values), _row_of(child.refused.rows, counts))
         kept = values.where(~refused)
-        elements, counts = _elements(kept, nested=nested)
+        elements, counts = _elements(kept, depth)
         child = _decoded(elements, counts, column.element, decode)
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
@@ -76,22 +80,25 @@ def _marked(size: int, at: Ints) -> Bools:
     return mask
 
 
-def _elements(values: Values, *, nested: bool) -> tuple[Values, Ints]:
+def _elements(values: Values, depth: int) -> tuple[Values, Ints]:
     """Return the elements as values in their own buffer, and the number of elements per row.
 
-    Elements have no quotes and escapes any more. Those that are ``nested`` arrays stay as they are.
+    Elements have no quotes and escapes any more. Those that are arrays, with a ``depth`` above 1, stay as they are. So
+    do the ranges of a multirange, which has the depth 0.
     """
     rows = np.arange(len(values)) if values.valid is None else np.flatnonzero(values.valid)
     counts = np.zeros(len(values), np.int64)
     if not len(rows):
         return Values(WireBuffer(PADDING), counts[:0], counts[:0]), counts
     data, first, last = _literals(values, rows)
-    escaped, escaping = _escapes(data)
+    escaped, escaping = escapes(data)
     quotes = (data == _QUOTE) & ~escaped
     inside = (np.cumsum(quotes) & 1).astype(np.bool_)
     _check_braces(data, first, last, inside, rows)
     bounds = (data == _COMMA) & ~inside
-    if nested:
+    if not depth:
+        bounds[1:] &= (data[:-1] == _UP_TO) | (data[:-1] == _THROUGH)
+    elif depth > 1:
         level = _level(data, inside)
         if (unbalanced := level[last] != 0).any():
             raise RowError(int(rows[unbalanced.argmax()]), "an invalid array")
@@ -105,13 +112,13 @@ def _elements(values: Values, *, nested: bool) -> tuple[Values, Ints]:
     some = (last - first)[row] > 1
     left, right, row = left[some], right[some], row[some]
     counts[rows] = np.bincount(row, minlength=len(rows))
-    if nested:
+    if depth != 1:
         return Values(WireBuffer(data.tobytes() + PADDING), left, right - left), counts
     quoted = quotes[left]
     _check_elements(data, left, right, quotes, quoted, rows[row])
     buffer = WireBuffer(data.tobytes() + PADDING)
     valid = quoted | (right - left != 4) | (buffer.view(">u4")[left] != _NULL)
-    return _without_escapes(buffer, data, escaping, left + quoted, right - quoted, valid), counts
+    return without_escapes(buffer, data, escaping, left + quoted, right - quoted, valid), counts
 
 
 def _level(data: Bytes, text: Bools) -> Ints:
@@ -132,7 +139,7 @@ def _literals(values: Values, rows: Ints) -> tuple[Bytes, Ints, Ints]:
     return data, end - length, end - 1
 
 
-def _escapes(data: Bytes) -> tuple[Bools, Bools]:
+def escapes(data: Bytes) -> tuple[Bools, Bools]:
     """Return masks of the bytes that are escaped by a backslash, and of the backslashes that escape."""
     backslash = data == _BACKSLASH
     if not backslash.any():
@@ -161,7 +168,8 @@ def _check_elements(data: Bytes, left: Ints, right: Ints, quotes: Bools, quoted:
         raise RowError(int(rows[good.argmin()]), "an invalid array")
 
 
-def _without_escapes(buffer: WireBuffer, data: Bytes, escaping: Bools, start: Ints, end: Ints, valid: Bools) -> Values:
+def without_escapes(buffer: WireBuffer, data: Bytes, escaping: Bools, start: Ints, end: Ints, valid: Bools) -> Values:
+    """Return the texts between these positions of ``data`` without the bytes that ``escaping`` marks."""
     if escaping.any():
         moved = np.concatenate(([0], np.cumsum(~escaping)))
         start, end = moved[start], moved[end]

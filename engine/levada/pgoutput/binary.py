@@ -177,6 +177,6 @@ BINARY: Final[Mapping[Kind, BinaryDecoder]] = {
 
 def binary_decoder(column: ColumnType) -> BinaryDecoder | None:
     """Return the decoder of a column's binary format, None for a type whose copy reads text."""
-    if column.notation is not Notation.ARRAY:
-        return decode_binary_vector
-    return BINARY.get(column.kind)
+    if column.notation is Notation.PLAIN:
+        return BINARY.get(column.kind)
+    return decode_binary_vector if column.notation in (Notation.VECTOR, Notation.HALFVEC) else None

@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from levada.errors import DecodeError
 from levada.pgoutput.binary import binary_decoder
+from levada.pgoutput.encoding import UnconvertibleTexts, has_text
 from levada.pgoutput.masking import decode_masked
 from levada.pgoutput.rows import unrepresentable_map
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.wire import PADDING, Ints, Refused, RowError, Values, WireBuffer
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE, UNREPRESENTABLE_TYPE
+from levada.schema.masking import is_null_mask
 from levada.schema.masks import NO_KEYS, Mask, MaskKeys
 from levada.values import MaskMethod, quote_identifier
 
@@ -30,12 +32,24 @@ _PLAIN_TEXT: Final = frozenset({19, 25, 1043})
 """name, text and varchar: a cast to text keeps their text."""
 
 
-def select_list(schema: ReplicatedTableSchema) -> str:
+def select_list(schema: ReplicatedTableSchema, unconvertible: UnconvertibleTexts | None = None) -> str:
     """Return the SELECT list of a copy that `CopyDecoder` decodes: the schema's columns in order.
 
-    The server does not send what a mask removes, if it knows that. The decoder masks all values in any case.
+    The server does not send what a mask removes, if it knows that. The decoder masks all values in any case. A value
+    outside of the key with one of the ``unconvertible`` texts is NULL.
     """
-    return ", ".join(map(_expression, schema.columns))
+    values = []
+    for column in schema.columns:
+        value = _expression(column)
+        if unconvertible is not None and column.attnum not in schema.key and may_be_unconvertible(column):
+            value = unconvertible.without(text_expression(column), value)
+        values.append(value)
+    return ", ".join(values)
+
+
+def may_be_unconvertible(column: Column) -> bool:
+    """Return True for a column whose values are sent, and may have other characters than those of ASCII."""
+    return not is_null_mask(column) and (column.mask is not None or has_text(column.type))
 
 
 def _expression(column: Column) -> str:

@@ -19,6 +19,7 @@ from levada.pgoutput.changes import (
     TableChanges,
     Truncate,
 )
+from levada.pgoutput.encoding import ConversionError, TextConversion
 from levada.pgoutput.messages import (
     Relation,
     RelationColumn,
@@ -99,9 +100,9 @@ class Decoder:
     """The decoder of one session's stream. It keeps the relations and the open transaction between slices.
 
     Logical messages whose prefix is not in ``message_prefixes`` are ignored. A slice with more than ``part_bytes`` is
-    decoded in parts. ``keys`` are those of masked columns. Rows that cannot be read are reported to the resolver, and
-    the other tables go on. The decoder cannot be used after a DecodeError, which concerns the whole stream. It then
-    continues in a new session.
+    decoded in parts. ``keys`` are those of masked columns. ``conversion`` is None for a stream in UTF-8. Rows that
+    cannot be read are reported to the resolver, and the other tables go on. The decoder cannot be used after a
+    DecodeError, which concerns the whole stream. It then continues in a new session.
     """
 
     def __init__(
@@ -111,8 +112,10 @@ class Decoder:
         message_prefixes: Sequence[str] = (),
         part_bytes: int = MAX_BUFFER,
         keys: MaskKeys = NO_KEYS,
+        conversion: TextConversion | None = None,
     ) -> None:
         self._keys = keys
+        self._conversion = conversion
         self._part_bytes = part_bytes
         self._resolver = resolver
         self._prefixes = frozenset(message_prefixes)
@@ -127,8 +130,14 @@ class Decoder:
     def decode(self, messages: Sequence[bytes]) -> ChangeBatch:
         """Decode a slice of CopyData payloads (XLogData, which begins with ``w``).
 
-        Raise DecodeError, which names an LSN.
+        Raise DecodeError, which names an LSN, and the errors of the conversion.
         """
+        try:
+            return self._decode(messages)
+        except ConversionError as error:
+            raise error.error from error
+
+    def _decode(self, messages: Sequence[bytes]) -> ChangeBatch:
         items: list[Item] = []
         committed: list[pa.RecordBatch] = []
         transactions = 0
@@ -178,8 +187,8 @@ class Decoder:
         if bound.schema is None:
             return
         try:
-            rows = decode_rows(of.rows(picked), bound.columns, bound.schema, self._keys)
-        except MemoryError:
+            rows = decode_rows(of.rows(picked), bound.columns, bound.schema, self._keys, self._conversion)
+        except (MemoryError, ConversionError):
             raise
         except LevadaError as error:
             self._fail(relation, DecodeError(error.code, error.message), of.commit_lsn(first))
@@ -198,7 +207,7 @@ class Decoder:
     def _relation(self, of: Slice, message: int) -> Iterator[Item]:
         at, body = of.commit_lsn(message), of.body(message)
         try:
-            relation = parse_relation(body, of.lsn(message))
+            relation = parse_relation(body, of.lsn(message), self._conversion)
         except DecodeError as error:
             # A database with the encoding SQL_ASCII can have names that are not UTF-8.
             oid = relation_oid(body)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from levada.errors import DecodeError
+from levada.pgoutput.encoding import TextConversion, text_to_utf8
 from levada.values import Lsn, QualifiedTable, TableId
 
 HEADER: Final = 25
@@ -75,7 +76,8 @@ _OID_END: Final = 5
 class _Reader:
     """A sequential reader of a message. It raises DecodeError for missing or invalid parts."""
 
-    def __init__(self, data: bytes, lsn: Lsn, what: str) -> None:
+    def __init__(self, data: bytes, lsn: Lsn, what: str, conversion: TextConversion | None = None) -> None:
+        self._conversion = conversion
         self._data = data
         self._at = 1
         self._lsn = lsn
@@ -98,15 +100,17 @@ class _Reader:
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def string(self, errors: str = "strict") -> str:
+    def string(self) -> bytes:
         end = self._data.find(b"\0", self._at)
         if end < 0:
             raise self.error("an unterminated string")
-        try:
-            text = self._data[self._at : end].decode(errors=errors)
-        except UnicodeDecodeError:
-            raise self.error("a string that is not UTF-8") from None
-        self._at = end + 1
+        text, self._at = self._data[self._at : end], end + 1
+        return text
+
+    def name(self) -> str:
+        text = text_to_utf8(self.string(), self._conversion)
+        if text is None:
+            raise self.error("a string that is not UTF-8, or has a character that UTF-8 lacks")
         return text
 
     def end(self) -> None:
@@ -114,20 +118,24 @@ class _Reader:
             raise self.error("excess bytes after its end")
 
 
-def parse_relation(message: bytes, lsn: Lsn) -> Relation:
-    """Parse a RELATION message without its `HEADER`. Raise DecodeError, which names ``lsn``."""
-    r = _Reader(message, lsn, "RELATION")
+def parse_relation(message: bytes, lsn: Lsn, conversion: TextConversion | None = None) -> Relation:
+    """Parse a RELATION message without its `HEADER`.
+
+    ``conversion`` is that of a database with another encoding than UTF8. Raise DecodeError, which names ``lsn``, and
+    ConversionError.
+    """
+    r = _Reader(message, lsn, "RELATION", conversion)
     (oid,) = r.unpack("I")
     # pgoutput sends an empty name for pg_catalog.
-    schema = r.string() or "pg_catalog"
-    name = r.string()
+    schema = r.name() or "pg_catalog"
+    name = r.name()
     identity, count = r.unpack("BH")
     if chr(identity) not in _IDENTITIES:
         raise r.error("an unknown replica identity")
     columns = []
     for _ in range(count):
         (flags,) = r.unpack("B")
-        column = r.string()
+        column = r.name()
         type_oid, typmod = r.unpack("Ii")
         columns.append(RelationColumn(column, type_oid, typmod, bool(flags & 1)))
     r.end()
@@ -156,7 +164,7 @@ def parse_message(message: bytes, lsn: Lsn) -> MessageBody:
     r = _Reader(message, lsn, "MESSAGE")
     flags, at = r.unpack("BQ")
     # Every role may write one. An undecodable prefix is not Levada's.
-    prefix = r.string(errors="replace")
+    prefix = r.string().decode(errors="replace")
     (size,) = r.unpack("I")
     content = r.take(size)
     r.end()

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from levada.pgoutput.encoding import TextConversion, has_text, to_utf8, with_refused
 from levada.pgoutput.masking import decode_masked
 from levada.pgoutput.messages import HEADER, RelationColumn
 from levada.pgoutput.text import decode_text
@@ -51,9 +52,17 @@ class _OldImage:
 
 
 def decode_rows(
-    rows: RowMessages, relation: Sequence[RelationColumn], schema: ReplicatedTableSchema, keys: MaskKeys
+    rows: RowMessages,
+    relation: Sequence[RelationColumn],
+    schema: ReplicatedTableSchema,
+    keys: MaskKeys,
+    conversion: TextConversion | None = None,
 ) -> pa.RecordBatch:
-    """Decode the messages, and mask their values. Raise `RowError` with an index into ``rows``."""
+    """Decode the messages, and mask their values.
+
+    ``conversion`` is that of a database with another encoding than UTF8. Raise `RowError` with an index into ``rows``,
+    and ConversionError.
+    """
     tags = rows.buffer.bytes[rows.start + TUPLE]
     is_old = (tags == _KEY) | (tags == _FULL)
     _check_tags(rows.kinds, tags, is_old)
@@ -76,8 +85,8 @@ def decode_rows(
         wire = columns[k]
         if old is not None:
             wire = _filled(wire, old, k, relation[k].is_key)
-            old_arrays.append(_decode(old.columns[k], column, keys, old.rows).array)
-        decoded = _decode(wire, column, keys)
+            old_arrays.append(_decode(old.columns[k], column, keys, conversion, old.rows).array)
+        decoded = _decode(wire, column, keys, conversion)
         arrays.append(decoded.array)
         if decoded.refused is not None:
             refused.append((column.attnum, decoded.refused))
@@ -140,11 +149,15 @@ def _filled(wire: TupleColumn, old: _OldImage, k: int, is_key: bool) -> TupleCol
     return TupleColumn(values, unchanged if unchanged.any() else None)
 
 
-def _decode(wire: TupleColumn, column: Column, keys: MaskKeys, rows: Ints | None = None) -> Decoded:
+def _decode(
+    wire: TupleColumn, column: Column, keys: MaskKeys, conversion: TextConversion | None, rows: Ints | None = None
+) -> Decoded:
+    masked, values, unconvertible = column.mask is not None, wire.values, None
+    if conversion is not None and not is_null_mask(column) and (masked or has_text(column.type)):
+        values, unconvertible = to_utf8(values, conversion, secret=masked)
     try:
-        if column.mask is not None:
-            return decode_masked(wire.values, column, keys)
-        return decode_text(wire.values, column.type)
+        decoded = decode_masked(values, column, keys) if masked else decode_text(values, column.type)
+        return with_refused(decoded, unconvertible)
     except RowError as error:
         row = error.row if rows is None else int(rows[error.row])
         raise RowError(row, f"column {column.name}: {error.what}") from None

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from levada.errors import DecodeError
 from levada.pgoutput.arrays import decode_array
+from levada.pgoutput.hstore import decode_hstore
 from levada.pgoutput.ranges import decode_range
 from levada.pgoutput.temporal import date_days, timestamp_us
 from levada.pgoutput.vectors import decode_vector
@@ -115,8 +116,10 @@ def _exceeds(texts: pa.Array, column: ColumnType) -> pa.Array:
     return pc.and_(pc.match_substring_regex(texts, r"^-?\d+(\.\d+)?$"), pc.invert(fits))
 
 
-def _bytea(values: Values, _: ColumnType) -> Decoded:
+def _bytea(values: Values, column: ColumnType) -> Decoded:
     """Decode both formats of ``bytea_output``. In ``escape`` no value begins with a single backslash and an x."""
+    if column.notation is Notation.EWKB:
+        return Decoded(_unhex(_even(cut(values, pa.binary()))))
     hexadecimal = (
         (values.first_bytes() == ord("\\")) & (values.buffer.bytes[values.start + 1] == ord("x")) & (values.length >= 2)
     )
@@ -138,6 +141,13 @@ def _bytea(values: Values, _: ColumnType) -> Decoded:
 
 def _pairs(values: Values, rows: Any) -> zip[tuple[str, Any]]:
     return zip(values.texts(rows), rows.tolist(), strict=True)
+
+
+def _even(digits: pa.Array) -> pa.Array:
+    odd = pc.fill_null(pc.equal(pc.bit_wise_and(pc.binary_length(digits), 1), 1), False)
+    if pc.any(odd).as_py():
+        raise RowError(pc.index(odd, True).as_py(), "an odd number of hexadecimal digits")
+    return digits
 
 
 def _unhex(text: pa.Array) -> pa.Array:
@@ -240,13 +250,17 @@ def _time(values: Values, _: ColumnType) -> Decoded:
 
 
 def _array(values: Values, column: ColumnType) -> Decoded:
-    if column.notation is Notation.ARRAY:
+    if column.notation in (Notation.PLAIN, Notation.MULTIRANGE):
         return decode_array(values, column, decode_text)
     return decode_vector(values, column, decode_text)
 
 
 def _range(values: Values, column: ColumnType) -> Decoded:
     return decode_range(values, column, decode_text)
+
+
+def _map(values: Values, _: ColumnType) -> Decoded:
+    return Decoded(decode_hstore(values))
 
 
 _DECODERS: Final[Mapping[Kind, Callable[[Values, ColumnType], Decoded]]] = {
@@ -268,4 +282,5 @@ _DECODERS: Final[Mapping[Kind, Callable[[Values, ColumnType], Decoded]]] = {
     Kind.JSON: _strings,
     Kind.ARRAY: _array,
     Kind.RANGE: _range,
+    Kind.MAP: _map,
 }

@@ -254,7 +254,7 @@ def cut(values: Values, kind: pa.DataType) -> pa.Array:
 def strings(values: Values) -> pa.Array:
     """Copy the values as text. Raise `RowError` for text that is not UTF-8."""
     array = cut(values, pa.string())
-    if _has_high_byte(array):
+    if has_high_byte(array):
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:
@@ -264,7 +264,8 @@ def strings(values: Values) -> pa.Array:
     return array
 
 
-def _has_high_byte(array: pa.Array) -> bool:
+def has_high_byte(array: pa.Array) -> bool:
+    """Return True if a text has a byte that is not ASCII."""
     data = array.buffers()[2]
     if data is None or not data.size:
         return False

@@ -121,7 +121,7 @@ WHERE n.nspname = %s AND c.relname = 'lent' AND pg_catalog.pg_get_userbyid(c.rel
 """
 
 
-def parse_ddl_message(content: bytes) -> Announcement:
+def parse_ddl_message(content: str | bytes) -> Announcement:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
         data = dict[str, Any](json.loads(content))

@@ -294,10 +294,11 @@ def _server_problems(server: _Server) -> Iterator[Problem]:
         )
     if server.encoding == "SQL_ASCII":
         yield Problem(
-            Severity.ERROR,
+            Severity.WARNING,
             "encoding_sql_ascii",
-            f"database {server.database} has encoding SQL_ASCII, so the encoding of its text is unknown",
-            "move the data to a database with encoding UTF8",
+            f"database {server.database} has the encoding SQL_ASCII, which checks no text: one that is not UTF-8 parks"
+            " its table, or becomes NULL under onUnrepresentable",
+            'move the data to a database with encoding UTF8, or set spec.onUnrepresentable: "Null"',
         )
     if 0 <= server.max_slot_wal_keep_mb < _SMALL_RETENTION_MB:
         yield Problem(

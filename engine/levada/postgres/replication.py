@@ -10,15 +10,16 @@ from levada.postgres.silence import Silence, next_result
 
 
 def execute_replication(
-    pg: pq.abc.PGconn, command: str, doing: str, silence: Silence, names: ServerNames = SOURCE
+    pg: pq.abc.PGconn, command: str | bytes, doing: str, silence: Silence, names: ServerNames = SOURCE
 ) -> pq.abc.PGresult:
     """Run one command on a non-blocking replication connection and return its result.
 
+    ``command`` is text if the session's encoding is UTF8.
     Other threads run while the server works. Raise the error that `levada.postgres.failures` lists for a failure, and
     Transient ``source_silent`` as `levada.postgres.silence` describes.
     """
     with source_errors(doing, names):
-        pg.send_query(command.encode())
+        pg.send_query(command.encode() if isinstance(command, str) else command)
         result = next_result(pg, doing, silence)
         if result is None:
             raise source_error(doing, None, "the server gave no answer", names)

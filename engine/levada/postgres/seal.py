@@ -33,15 +33,17 @@ EMIT: Final = sql.Identifier(SEAL_SCHEMA, "emit")
 KEY_TABLE: Final = sql.Identifier(SEAL_SCHEMA, "seal")
 
 # Hashed twice, as in HMAC, so that a message and its digest cannot be extended. One statement, because a fresh session
-# plans each.
+# plans each. The content is in the encoding of the database, as a name may have a character that UTF-8 lacks. The
+# client's statement would fail at the warning about it, which the server cannot convert either.
 EMIT_BODY: Final = sql.SQL("""
 DECLARE
     message pg_lsn;
 BEGIN
     SELECT pg_catalog.pg_logical_emit_message(true, {prefix},
         pg_catalog.sha256(s.key || pg_catalog.sha256(s.key || pg_catalog.convert_to(
-            pg_catalog.concat(pg_catalog.pg_current_xact_id()::pg_catalog.xid, ' ', content), 'UTF8')))
-        || pg_catalog.convert_to(content, 'UTF8')) INTO STRICT message FROM {key_table} s;
+            pg_catalog.concat(pg_catalog.pg_current_xact_id()::pg_catalog.xid, ' ', content),
+            pg_catalog.getdatabaseencoding())))
+        || pg_catalog.convert_to(content, pg_catalog.getdatabaseencoding())) INTO STRICT message FROM {key_table} s;
     RETURN message;
 END
 """)

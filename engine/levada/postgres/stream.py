@@ -17,6 +17,7 @@ from psycopg import OperationalError, pq
 from levada.errors import LevadaError, Transient
 from levada.pgoutput.streamed import without_rollbacks
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.conversion import UTF8, ServerConversion
 from levada.postgres.failures import result_error, source_error, source_errors
 from levada.postgres.input_buffer import GROW
 from levada.postgres.replication import execute_replication, quote_literal
@@ -92,6 +93,9 @@ class ReplicationStream:
         self._silence = connection.silence()
         self._asked_at: float | None = None
         self._pg = connection.connect_replication(application=slot)
+        encoding = (self._pg.parameter_status(b"server_encoding") or UTF8.encode()).decode()
+        self.conversion = None if encoding == UTF8 else ServerConversion(connection, encoding)
+        """Converts the texts in the messages to UTF-8. None if they are in UTF-8 already."""
         try:
             self._status_interval_s = self._read_status_interval()
             self._require_publication(publication)
@@ -101,9 +105,10 @@ class ReplicationStream:
             names = quote_literal(quote_identifier(publication) + second)
             version = "'2', streaming 'on'" if self._in_progress else "'1'"
             options = f"proto_version {version}, publication_names {names}, messages 'true'"
+            command = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn or Lsn(0)} ({options})"
             execute_replication(
                 self._pg,
-                f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {start_lsn or Lsn(0)} ({options})",
+                command if self.conversion is None else self._without_conversion(command),
                 self._doing,
                 connection.silence(),
                 self._names,
@@ -315,6 +320,18 @@ class ReplicationStream:
             if self._pg.is_busy() or not over:
                 self._poll.poll(_NAP_S * 1000)
                 self._pg.consume_input()
+
+    def _without_conversion(self, command: str) -> bytes:
+        """Let the server send its own bytes, and return the command in them.
+
+        A server that converts ends the stream of all tables at a text of one table that it cannot convert.
+        """
+        converted = (
+            f"SELECT encode(convert_to({quote_literal(command)}, getdatabaseencoding()), 'hex'),"
+            " set_config('client_encoding', 'SQL_ASCII', false)"
+        )
+        result = execute_replication(self._pg, converted, self._doing, self._silence, self._names)
+        return bytes.fromhex((result.get_value(0, 0) or b"").decode())
 
     def _require_publication(self, publication: str) -> None:
         # Since version 18 the server streams nothing, without an error, for a publication that does not exist.

@@ -17,6 +17,7 @@ from levada.runtime.limits import Limits
 from levada.schema.mask_comments import NO_COMMENTS, MaskComments
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes, with_mask_comments
+from levada.segments.limits import FileLimits
 from levada.spec.names import append_name
 from levada.status import GuardMeasure, GuardPolicy
 from levada.values import (
@@ -97,6 +98,7 @@ class StagingConfig:
     durable: bool | None = None
     named: str = ""
     object_store: Callable[[], Mapping[str, str]] = field(default=dict, repr=False, compare=False)
+    limits: FileLimits = field(default_factory=FileLimits, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

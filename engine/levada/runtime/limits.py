@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from levada.capture.in_progress import InProgressLimits
+from levada.capture.message_stream import SliceLimits
 from levada.copy.guard import LockLimits
 from levada.copy.plan import RangeLimits
 from levada.segments.limits import BatchLimits
@@ -53,6 +55,8 @@ class Limits:
     ranges: RangeLimits = field(default_factory=RangeLimits)
     locks: LockLimits = field(default_factory=LockLimits)
     batches: BatchLimits = field(default_factory=BatchLimits)
+    slices: SliceLimits = field(default_factory=SliceLimits)
+    in_progress: InProgressLimits = field(default_factory=InProgressLimits)
     cuts: CutLimits = field(default_factory=CutLimits)
     verifications: VerificationLimits = field(default_factory=VerificationLimits)
     order_poll_s: float = 2.0

@@ -18,6 +18,7 @@ from levada.errors import LevadaError
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.inbox import Inbox
 from levada.runtime.pace import Pace
+from levada.runtime.stages.ahead import AheadStage
 from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.capture import CaptureThread
@@ -63,6 +64,7 @@ class Supervisor:
         copies: CopyStage,
         arrivals: ArrivalStage,
         applies: ApplyStage,
+        ahead: AheadStage,
         cuts: CutStage,
         lake_cuts: LakeCuts,
         resyncs: ResyncStage,
@@ -80,6 +82,7 @@ class Supervisor:
         self._staged = capture.position
         self._copies = copies
         self._arrivals = arrivals
+        self._ahead = ahead
         self._applies = applies
         self._cuts = cuts
         self.lake_cuts = lake_cuts
@@ -131,6 +134,7 @@ class Supervisor:
         """Wait for the running jobs after the loop, and handle their reports so that their work is not lost."""
         self._copies.close()
         self._arrivals.close()
+        self._ahead.close()
         self._applies.close()
         self._resyncs.close()
         self.lake_cuts.close()

@@ -23,6 +23,7 @@ from levada.runtime.erasures.eraser import Eraser
 from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
+from levada.runtime.stages.ahead import AheadStage
 from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.capture import CaptureThread
@@ -165,6 +166,7 @@ def assemble_supervisor(
         copies=CopyStage(parts, copier),
         arrivals=arrivals,
         applies=ApplyStage(parts, applier, arrivals),
+        ahead=AheadStage(parts, applier),
         cuts=CutStage(parts),
         lake_cuts=LakeCuts(parts, around.epoch, capture.thread),
         resyncs=resyncs,

@@ -11,6 +11,9 @@ Name                Columns                                                     
 ``Uuid``            uuid                                                         Iceberg's uuid, in place of text
 ``List``            vector and halfvec of the extension pgvector                 A list of 32-bit floats
 ``Range``           int4range, int8range, numrange, daterange, tsrange, tstzrange A struct of bounds
+``Multirange``      The multiranges of these                                     A list of such structs
+``Map``             hstore                                                       A map from text to text
+``Wkb``             geometry and geography of PostGIS                            Bytes, in PostGIS's extended WKB
 ``List(n)``         Arrays with n dimensions, at least 2                         Lists in lists, to a depth of n
 =================== ============================================================ ===================================
 
@@ -29,7 +32,17 @@ from levada.errors import NeedsOperator
 from levada.schema.mask_comments import MaskComments
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.table import Column, ReplicatedTableSchema
-from levada.schema.types import NUMERIC_OID, RANGES, ColumnType, Kind, Notation, TypeInfo, base_type, resolve_type
+from levada.schema.types import (
+    MULTIRANGES,
+    NUMERIC_OID,
+    RANGES,
+    ColumnType,
+    Kind,
+    Notation,
+    TypeInfo,
+    base_type,
+    resolve_type,
+)
 from levada.values import QualifiedTable, resync_command
 
 _DECIMAL: Final = re.compile(r"Decimal\((\d+), ?(\d+)\)", re.ASCII)
@@ -41,7 +54,14 @@ _KEY_TEXTS: Final = frozenset(
     }
 )
 """Kinds whose equal values have one text, so that a text identifies a row as the value does."""
-_VECTORS: Final[Mapping[str, Notation]] = {"vector": Notation.VECTOR, "halfvec": Notation.HALFVEC}
+_EXTENSIONS: Final[Mapping[tuple[str, str], ColumnType]] = {
+    ("List", "vector"): ColumnType(Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=Notation.VECTOR),
+    ("List", "halfvec"): ColumnType(Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=Notation.HALFVEC),
+    ("Map", "hstore"): ColumnType(Kind.MAP),
+    ("Wkb", "geometry"): ColumnType(Kind.BYTEA, notation=Notation.EWKB),
+    ("Wkb", "geography"): ColumnType(Kind.BYTEA, notation=Notation.EWKB),
+}
+"""The types by the name in the manifest and that of an extension's type, which may be in any schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +139,39 @@ def _stored(schema: ReplicatedTableSchema, column: Column, name: str, catalog: M
         if scale > precision:
             raise _refused(schema.name, column, name, f"of {precision} digits none can have {scale} after the point")
         return ColumnType(Kind.DECIMAL, precision, scale)
+    if in_key:
+        raise _refused(schema.name, column, name, "it is in the key")
     if name == "Range":
-        if oid not in RANGES:
-            raise _refused(schema.name, column, name, "only PostgreSQL's own range types are stored as a Range")
-        if in_key:
-            raise _refused(schema.name, column, name, "it is in the key")
-        return ColumnType(Kind.RANGE, element=resolve_type(RANGES[oid], -1))
+        return _range(schema, column, name, RANGES.get(oid), "only PostgreSQL's own range types are stored as a Range")
+    if name == "Multirange":
+        why = "only the multiranges of PostgreSQL's own range types are stored as a Multirange"
+        element = _range(schema, column, name, RANGES.get(MULTIRANGES.get(oid, 0)), why)
+        return ColumnType(Kind.ARRAY, element=element, notation=Notation.MULTIRANGE)
     if (found := _NESTED.fullmatch(name)) is not None:
         # Without the policy of the pipeline, which may have made text of an array.
         plain = resolve_type(column.type_oid, column.typmod, catalog)
         if plain.kind is not Kind.ARRAY:
             raise _refused(schema.name, column, name, f"only arrays are stored as a {name}")
-        if in_key:
-            raise _refused(schema.name, column, name, "it is in the key")
         return _nested(plain, int(found[1]))
     # A base type of an extension has no OID of its own, and only a type that is one is not in the catalog's mapping.
-    notation = _VECTORS.get(_plain(column.type_name)) if column.type_oid not in catalog else None
-    if notation is None:
-        raise _refused(schema.name, column, name, "only vector and halfvec are stored as a List")
-    if in_key:
-        raise _refused(schema.name, column, name, "it is in the key")
-    return ColumnType(Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=notation)
+    # A domain over one has its own name, so only the type itself is found.
+    stored = _EXTENSIONS.get((name, _plain(column.type_name))) if column.type_oid not in catalog else None
+    if stored is None:
+        names = " and ".join(of for chosen, of in _EXTENSIONS if chosen == name)
+        raise _refused(schema.name, column, name, f"only {names} {_verb(names)} stored as a {name}")
+    return stored
+
+
+def _range(
+    schema: ReplicatedTableSchema, column: Column, name: str, bound_oid: int | None, otherwise: str
+) -> ColumnType:
+    if bound_oid is None:
+        raise _refused(schema.name, column, name, otherwise)
+    return ColumnType(Kind.RANGE, element=resolve_type(bound_oid, -1))
+
+
+def _verb(names: str) -> str:
+    return "are" if " and " in names else "is"
 
 
 def _nested(plain: ColumnType, dimensions: int) -> ColumnType:

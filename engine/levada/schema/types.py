@@ -42,16 +42,23 @@ class Kind(StrEnum):
     ARRAY = "array"
     RANGE = "range"
     """A built-in range type, for columns that ask for it. Its bounds have a type of their own."""
+    MAP = "map"
+    """hstore, for columns that ask for it: texts by text. A value may be NULL."""
 
 
 class Notation(StrEnum):
-    """The text in which PostgreSQL writes the values of a list."""
+    """The text in which PostgreSQL writes values, where several of its types have one `Kind`."""
 
-    ARRAY = "array"
+    PLAIN = "plain"
+    """That of PostgreSQL's own type. A list is an array."""
     VECTOR = "vector"
     """``[1,2.5]``, the type vector of the extension pgvector, with 32-bit floats."""
     HALFVEC = "halfvec"
     """The same text. The binary format has 16-bit floats."""
+    MULTIRANGE = "multirange"
+    """``{[1,3),[5,)}``, a list of ranges in order, none of which is empty."""
+    EWKB = "ewkb"
+    """The hexadecimal digits of bytes, as PostGIS writes its types geometry and geography."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +80,16 @@ class TypeInfo:
 class ColumnType:
     """The type of a column's values.
 
-    ``precision`` and ``scale`` are set only for DECIMAL, and ``notation`` only for ARRAY. ``element`` is the type of an
-    ARRAY's elements, or of a RANGE's bounds. The element of an ARRAY may be one too: an array with two dimensions is a
-    list of lists. ``native`` is True for a UUID that Iceberg stores in its own type, and not as text.
+    ``precision`` and ``scale`` are set only for DECIMAL, and ``notation`` only for ARRAY and BYTEA. ``element`` is the
+    type of an ARRAY's elements, or of a RANGE's bounds. The element of an ARRAY may be one too: an array with two
+    dimensions is a list of lists. ``native`` is True for a UUID that Iceberg stores in its own type, and not as text.
     """
 
     kind: Kind
     precision: int = 0
     scale: int = 0
     element: ColumnType | None = None
-    notation: Notation = Notation.ARRAY
+    notation: Notation = Notation.PLAIN
     native: bool = False
 
     @property
@@ -131,7 +138,7 @@ class ColumnType:
             out |= {"precision": self.precision, "scale": self.scale}
         if self.element is not None:
             out["element"] = self.element.to_json()
-        if self.notation is not Notation.ARRAY:
+        if self.notation is not Notation.PLAIN:
             out["notation"] = self.notation.value
         if self.native:
             out["native"] = True
@@ -146,7 +153,7 @@ class ColumnType:
             data.get("precision", 0),
             data.get("scale", 0),
             None if element is None else cls.from_json(element),
-            Notation(data.get("notation", Notation.ARRAY)),
+            Notation(data.get("notation", Notation.PLAIN)),
             data.get("native", False),
         )
 
@@ -168,6 +175,7 @@ _ARROW: Final[Mapping[Kind, pa.DataType]] = {
     Kind.TIMESTAMPTZ: pa.timestamp("us", "UTC"),
     Kind.UUID: pa.string(),
     Kind.JSON: pa.string(),
+    Kind.MAP: pa.map_(pa.string(), pa.string()),
 }
 
 NUMERIC_OID: Final = 1700
@@ -221,6 +229,9 @@ _ARRAYS: Final[Mapping[int, int]] = {
 
 RANGES: Final[Mapping[int, int]] = {3904: 23, 3906: NUMERIC_OID, 3908: 1114, 3910: 1184, 3912: 1082, 3926: 20}
 """The OIDs of int4range, numrange, tsrange, tstzrange, daterange and int8range, and those of their bounds."""
+
+MULTIRANGES: Final[Mapping[int, int]] = {4451: 3904, 4532: 3906, 4533: 3908, 4534: 3910, 4535: 3912, 4536: 3926}
+"""The OIDs of the multiranges of `RANGES`, and those of their ranges."""
 
 BUILT_IN: Final = frozenset({*_SCALARS, *_ARRAYS, NUMERIC_OID})
 """The OIDs that `resolve_type` knows without the catalog. They are base types and arrays of base types."""

@@ -46,6 +46,11 @@ class TableEvents(ABC):
     """The number of tasks whose results the destination used, if it read the changes in other processes."""
 
     @property
+    def as_staged(self) -> bool:
+        """True if the changes are those in the files, projected to ``schema`` and not changed otherwise."""
+        return False
+
+    @property
     def on_this_machine(self) -> bool:
         """True if other machines cannot read the files."""
         return True

@@ -12,11 +12,18 @@ class FileLimits:
     The transactions of a segment are in its manifest up to ``inline_bytes``, because manifests are kept in memory: a
     few hundred transactions. Otherwise they are in a file with row groups of ``transaction_rows``. A file up to
     ``whole_bytes`` is read and verified in one piece, which avoids calls from Arrow into Python.
+
+    A table's rows are written as a row group after ``row_group_bytes`` of Arrow, when the fixed cost of each column is
+    small. A Parquet file of a transaction in progress is complete from ``early_rows`` or ``early_bytes`` on. It is
+    folded before the COMMIT as one range of a batch, see `BatchLimits`.
     """
 
     inline_bytes: int = 4096
+    row_group_bytes: int = 8 << 20
     transaction_rows: int = 1 << 16
     whole_bytes: int = 32 << 20
+    early_rows: int = 200_000
+    early_bytes: int = 12 << 20
 
 
 @dataclass(frozen=True, slots=True)

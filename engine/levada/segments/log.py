@@ -17,7 +17,7 @@ from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.segments.owner_file import owner_file
 from levada.segments.staging import Staging
-from levada.segments.writer import MAX_BUFFERED_BYTES, ROW_GROUP_BYTES, SegmentWriter
+from levada.segments.writer import MAX_BUFFERED_BYTES, SegmentWriter
 from levada.values import Lsn
 
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class SegmentLog:
             start_lsn,
             ledger=self.ledger,
             name=name,
-            row_group_bytes=min(ROW_GROUP_BYTES, max_buffered_bytes),
+            row_group_bytes=min(self.staging.limits.row_group_bytes, max_buffered_bytes),
             max_buffered_bytes=max_buffered_bytes,
         )
 

@@ -18,7 +18,7 @@ from levada.pgoutput.changes import RelationChange, Truncate
 from levada.schema import ReplicatedTableSchema
 from levada.segments.checksums import seal, unseal
 from levada.segments.ends import Ends
-from levada.segments.files import Files, SegmentFile
+from levada.segments.files import Files, SegmentFile, SegmentFiles
 from levada.segments.transactions import TransactionFile
 from levada.segments.versions import TableVersion
 from levada.values import Lsn, TableId, Witness
@@ -54,6 +54,25 @@ class Manifest:
     first_commit_ts_us: int | None
     last: Witness | None
     newest: Ends
+
+    @classmethod
+    def of_file(cls, pipeline: str, epoch: int, file: SegmentFile, schema: ReplicatedTableSchema) -> Manifest:
+        """Return the manifest of one file of a transaction in progress, as a batch takes it. It is never written."""
+        return cls(
+            pipeline=pipeline,
+            epoch=epoch,
+            start_lsn=Lsn(0),
+            end_lsn=Lsn(file.last_lsn + 1),
+            files=SegmentFiles.of([file]),
+            versions=(TableVersion.of(schema),),
+            relations=(),
+            truncates=(),
+            transactions=0,
+            committed=TransactionFile.none(),
+            first_commit_ts_us=None,
+            last=None,
+            newest={},
+        )
 
     @property
     def name(self) -> str:

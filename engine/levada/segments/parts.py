@@ -13,6 +13,7 @@ from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE, change_schema
 from levada.segments.checksums import ChecksumWriter
 from levada.segments.files import SegmentFile
+from levada.segments.limits import FileLimits
 from levada.segments.pieces import SharedFile
 from levada.segments.staging import Staging
 from levada.values import Lsn
@@ -68,6 +69,12 @@ class Part:
         if self.closed or schema.snapshot_id != self.schema.snapshot_id:
             return False
         return self._parquet is None or (self.layout | layout) == self.layout
+
+    def exceeds(self, limits: FileLimits) -> bool:
+        """Return True if the Parquet file is as large as one of a transaction in progress gets."""
+        if self._checked is None:
+            return False
+        return self._rows >= limits.early_rows or self._checked.tell() >= limits.early_bytes
 
     def add(self, changes: TableChanges, layout: Layout, size: int) -> None:
         """Buffer rows of this layout, which have ``size`` Arrow bytes."""

@@ -112,6 +112,11 @@ class StagedTable(TableEvents):
     """The part of ``nulled`` from each file, by its path and offset."""
 
     @property
+    def as_staged(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def on_this_machine(self) -> bool:
         """True for a plain path, which can be a volume of the driver alone. A folder with a URI is shared."""
         return "://" not in self.staging.uri
@@ -211,6 +216,27 @@ class StagedTable(TableEvents):
 
     def _inside(self, lsn: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
         return pc.and_(pc.greater_equal(lsn, int(self.after)), pc.less(lsn, int(self.until)))
+
+
+def other_key(manifests: Sequence[Manifest], start: TableStart, until: Lsn) -> Lsn | None:
+    """Return the commit LSN below ``until`` from which other columns identify the table's rows, None if none do.
+
+    The first transaction from the start on does not count: a batch that begins with another key has no former one. A
+    version without a key does not count either.
+    """
+    table = start.target.id
+    versions = [
+        (relation.commit_lsn, relation.ordinal, relation.schema)
+        for manifest in manifests
+        for relation in manifest.relations
+        if relation.schema.id == table and start.after <= relation.commit_lsn < until and relation.schema.key
+    ]
+    key = set(start.target.schema.key)
+    for commit_lsn, _, version in sorted(versions, key=lambda v: (v[2].snapshot_id, v[0], v[1])):
+        if set(version.key) != key and commit_lsn > start.after:
+            return commit_lsn
+        key = set(version.key)
+    return None
 
 
 def _committed(rows: pa.RecordBatch, file: SegmentFile) -> pa.RecordBatch:

@@ -37,10 +37,15 @@ class TransactionFile:
     checksums: tuple[int, ...]
 
     @classmethod
+    def none(cls) -> TransactionFile:
+        """Return the document of no transactions."""
+        return cls(0, 0, b"", "", ())
+
+    @classmethod
     def write(cls, staging: Staging, path: str, transactions: Sequence[pa.Table]) -> TransactionFile:
         """Write the transactions to the file, unless they are few enough for the manifest."""
         if not transactions:
-            return cls(0, 0, b"", "", ())
+            return cls.none()
         table = pa.concat_tables(transactions)
         document = _document(table, staging.limits.transaction_rows)
         if len(document) <= staging.limits.inline_bytes:

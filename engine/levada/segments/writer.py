@@ -26,8 +26,6 @@ from levada.segments.transactions import TransactionFile
 from levada.segments.versions import TableVersion
 from levada.values import Lsn, SnapshotId, TableId, Witness
 
-ROW_GROUP_BYTES: Final = 8 << 20
-"""Arrow bytes after which a table's rows are written as a row group. The fixed cost of each column is then small."""
 MAX_BUFFERED_BYTES: Final = 64 << 20
 """Arrow bytes that all tables of a segment may buffer together. Above it, the largest buffers are written first."""
 
@@ -61,7 +59,7 @@ class SegmentWriter:
         *,
         ledger: Ledger | None = None,
         name: str | None = None,
-        row_group_bytes: int = ROW_GROUP_BYTES,
+        row_group_bytes: int | None = None,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
     ) -> None:
         self.start_lsn = start_lsn
@@ -75,6 +73,7 @@ class SegmentWriter:
         self._pipeline = pipeline
         self._epoch = epoch
         self._ledger = ledger or Ledger()
+        row_group_bytes = row_group_bytes or staging.limits.row_group_bytes
         self._row_group_bytes = row_group_bytes
         self._max_buffered_bytes = max_buffered_bytes
         self._piece_bytes = min(PIECE_BYTES, row_group_bytes - 1)
@@ -84,6 +83,7 @@ class SegmentWriter:
         self._relations: list[RelationChange] = []
         self._truncates: list[Truncate] = []
         self._committed: list[pa.Table] = []
+        self._in_progress = name is not None
         self._path = f"{pipeline}/{name or f'{start_lsn.hex}-{epoch:08d}'}"
         self._committed_as: CommittedAs | None = None
         self._transactions_path = f"{self._path}-transactions.parquet"
@@ -126,6 +126,11 @@ class SegmentWriter:
         self._truncates = [
             replace(t, commit_lsn=commit.commit_lsn, commit_ts_us=commit.commit_ts_us) for t in self._truncates
         ]
+
+    def complete_files(self, after: int) -> list[tuple[SegmentFile, ReplicatedTableSchema]]:
+        """Return the Parquet files that are complete, with their versions, in order, without the first ``after``."""
+        files = [(f, part.schema) for part in self._parts if part.closed for f in part.files if f.offset is None]
+        return files[after:]
 
     def spill(self) -> None:
         """Write all buffered rows to the files, so that their memory is free."""
@@ -210,6 +215,8 @@ class SegmentWriter:
             self._begin_at(rows.column(COMMIT_TS)[0].value)
         if part.buffered_bytes >= self._row_group_bytes:
             self._flush(part)
+            if self._in_progress and part.exceeds(self._staging.limits):
+                self._close(part)
 
     def _begin_part(self, schema: ReplicatedTableSchema, layout: Layout) -> Part:
         part = Part(f"{self._path}-{int(schema.id)}-{len(self._parts):05d}.parquet", schema, layout)

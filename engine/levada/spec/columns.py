@@ -64,8 +64,9 @@ class Columns(Model):
     PostgreSQL's text. Uuid: uuid, in Iceberg's own type in place of text. Decimal(p, s): numeric, with p digits of
     which s are after the point, and onUnrepresentable for values that do not fit. List: vector and halfvec of pgvector,
     as a list of 32-bit floats. List(n): arrays with n dimensions, at least 2, as lists in lists, and onUnrepresentable
-    for arrays with another number. Range: PostgreSQL's own range types, as a struct with both bounds. A
-    column of mask has none.
+    for arrays with another number. Range: PostgreSQL's own range types, as a struct with both bounds.
+    Multirange: their multiranges, as a list of such structs. Map: hstore, as a map from text to text. Wkb: geometry and
+    geography of PostGIS, as bytes in PostGIS's extended WKB. A column of mask has none.
     """
     mask: Annotated[dict[Identifier, Mask], Field(max_length=1600)] = setting(Change.RESYNC, {})
     """Masks by column, as the catalog spells it. A column is masked before anything of it is written, also under

@@ -21,9 +21,8 @@ _LAKE_TABLE: Final = rf"^{_LAKE}*$"
 _HOST: Final = r"^([^\s/@?#:]*|[0-9A-Fa-f.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%\w+)?|/\S*)$"
 _STAGING_URI: Final = r"^(|/.*|file:/.*|(s3|s3a|gs|abfs|abfss)://.+)$"
 
-_STORED_TYPE: Final = (
-    r"^(Text|Uuid|Range|List(\([2-6]\))?|Decimal\(([1-9]|[12][0-9]|3[0-8]), ?([0-9]|[12][0-9]|3[0-8])\))$"
-)
+_DECIMAL: Final = r"Decimal\(([1-9]|[12][0-9]|3[0-8]), ?([0-9]|[12][0-9]|3[0-8])\)"
+_STORED_TYPE: Final = rf"^(Text|Uuid|Range|Multirange|Map|Wkb|List(\([2-6]\))?|{_DECIMAL})$"
 
 FORMS: Final = {
     _LABEL: "must consist of a-z, 0-9 and -, and begin and end with a letter or digit",
@@ -34,8 +33,8 @@ FORMS: Final = {
     " but none of { } / \\ # ? % and no control characters",
     _HOST: "must be a host name or an address, without scheme, user, port or path",
     _STAGING_URI: "must be a full path, such as /var/lake/staging, or a folder's URI: s3://, gs://, abfs:// or file://",
-    _STORED_TYPE: "must be Text, Uuid, Range, List, List(n) with 2 to 6 dimensions, or Decimal(p, s) with 1 to 38"
-    " digits, s of them after the point",
+    _STORED_TYPE: "must be Text, Uuid, Range, Multirange, Map, Wkb, List, List(n) with 2 to 6 dimensions, or"
+    " Decimal(p, s) with 1 to 38 digits, s of them after the point",
     _LAKE_TABLE: "must contain none of { } . / \\ # ? % and no control characters",
 }
 """The error message for each pattern."""

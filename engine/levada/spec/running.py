@@ -206,7 +206,7 @@ class Health(Model):
 class Continuous(Model):
     """Comparisons of each table range by range, all the time. Rows that differ are written again.
 
-    The destination must compare ranges of keys. Iceberg and PostgreSQL do.
+    The destination must compare ranges of keys. Iceberg, DuckLake and PostgreSQL do.
     """
 
     every_hours: StrictInt = setting(Change.HOT, 0, ge=0, le=8760)

@@ -24,8 +24,10 @@ from levada.destinations.row_hashes import HashedRows
 from levada.destinations.verification import CHUNKS, PART, PLACE, PLACES, Comparison
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.mask_keys import NO_KEY_FILES, MaskKeyFiles
+from levada.pgoutput.encoding import UnconvertibleTexts
 from levada.postgres.catalog import PublishedTable
 from levada.postgres.connection import PostgresConnection
+from levada.postgres.conversion import unconvertible_texts
 from levada.postgres.copy_out import copy_out
 from levada.postgres.failures import source_errors
 from levada.postgres.slots import ExportedSnapshot
@@ -68,6 +70,7 @@ class SourceTable:
     mask_keys: MaskKeyFiles = NO_KEY_FILES
     load: SourceLoad | None = None
     _utf8: bool | None = field(default=None, init=False)
+    _unconvertible: UnconvertibleTexts | None = field(default=None, init=False)
 
     def chunks(self, comparison: Comparison) -> pa.Table:
         """Return the checksums of all rows by chunk, in the schema `CHUNKS`."""
@@ -152,8 +155,10 @@ class SourceTable:
         if self._utf8 is None:
             with snapshot_session(self.connection, self.snapshot, "verify") as conn, source_errors("reading a setting"):
                 row = conn.execute("SELECT current_setting('server_encoding') = 'UTF8'").fetchone()
+                if self.policy is OnUnrepresentable.NULL:
+                    self._unconvertible = unconvertible_texts(self.connection, conn)
             self._utf8 = bool(row and row[0])
-        return ChecksumSql(comparison, self.published.row_filter, self.policy, self._utf8)
+        return ChecksumSql(comparison, self.published.row_filter, self.policy, self._utf8, self._unconvertible)
 
     def _masked_parts(
         self, masked: MaskedRows, result: Callable[[HashedRows], pa.Table], layout: pa.Schema

@@ -12,7 +12,7 @@ from tests.destinations.bigquery.warehouse import Warehouse
 from levada.destinations import DestinationContext
 from levada.destinations.bigquery import BigQueryDestination
 from levada.destinations.bigquery.settings import Settings
-from levada.schema import Column
+from levada.schema import Column, Kind
 from levada.testing import DestinationConformance, DestinationPlace
 from levada.testing.destinations.changes import Changes
 from levada.testing.destinations.schema_changes import SchemaChanges
@@ -32,16 +32,20 @@ class InChild:
 
 
 def shown(column: Column, value: Any) -> Any:
-    """Return a value as `read_back` has it: arrays and ranges are JSON."""
+    """Return a value as `read_back` has it: arrays, ranges and maps are JSON."""
+    if column.type.kind is Kind.MAP:
+        return dict(value)
     return value if column.type.element is None else _element(value)
 
 
 def _element(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: part.isoformat() if isinstance(part, dt.date) else part for name, part in value.items()}
+        return {name: _element(part) for name, part in value.items()}
     if isinstance(value, list):
         return [_element(e) for e in value]
-    return value.strftime("%Y-%m-%d %H:%M:%S.%f+00") if isinstance(value, dt.datetime) else value
+    if isinstance(value, dt.datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f+00")
+    return value.isoformat() if isinstance(value, dt.date) else value
 
 
 class TestConformance(DestinationConformance):

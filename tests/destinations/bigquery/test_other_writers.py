@@ -36,6 +36,7 @@ def test_two_drivers_of_one_epoch_write_a_batch_once(warehouse: Warehouse) -> No
     assert [r[0] for r in warehouse.rows(columns="item")].count("once") == 1
 
 
+@pytest.mark.nightly
 def test_the_shadow_copy_of_a_newer_driver_stays(warehouse: Warehouse) -> None:
     """An older driver neither drops nor replaces the shadow copy of a newer one."""
     older, newer = warehouse.destination(), warehouse.destination()
@@ -109,6 +110,7 @@ def test_a_driver_that_is_paused_in_a_copy_drops_nothing(
     assert newer.applied(ORDERS.id) == warehouse.mark(2000, 2)
 
 
+@pytest.mark.nightly
 def test_a_replaced_table_is_never_taken_for_the_copy(warehouse: Warehouse) -> None:
     """A table that an older driver created in place of the copied one parks, and a new copy repairs it."""
     destination = warehouse.destination()
@@ -167,6 +169,7 @@ def test_tables_of_others_are_left_alone(warehouse: Warehouse) -> None:
     assert len(warehouse.items()) == 3
 
 
+@pytest.mark.nightly
 def test_what_others_do_to_a_table(warehouse: Warehouse) -> None:
     """A dropped column, a replaced or dropped table, and a state that was set back park the table."""
     destination = warehouse.destination()

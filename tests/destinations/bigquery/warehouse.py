@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from pyarrow.types import is_nested
 from tests.destinations.memory import MemoryRows, Stream
 from tests.servers.bigquery import PROJECT, Emulator
 
@@ -55,7 +56,7 @@ class Warehouse:
         for name in found.column_names:
             source = next((c for c in target.schema.columns if c.name == name), None)
             values = found.column(name)
-            if source is not None and source.type.element is not None:
+            if source is not None and is_nested(source.type.arrow):
                 columns[name] = [None if v is None else json.loads(v) for v in values.to_pylist()]
             else:
                 columns[name] = (values if source is None else values.cast(source.type.arrow)).to_pylist()

@@ -68,6 +68,7 @@ def test_a_watermark_that_has_moved_back(ducklake: DuckLake) -> None:
     assert 5 not in ducklake.items()
 
 
+@pytest.mark.nightly
 def test_a_catalog_that_was_created_again(ducklake: DuckLake) -> None:
     """A table of another catalog with the ID of ours is neither written nor dropped, however much it looks alike."""
     destination = ducklake.destination()
@@ -107,6 +108,7 @@ def test_a_catalog_with_another_encoding(ducklake: DuckLake, encoding: LiteralSt
         ducklake.db.execute("DROP DATABASE encoded WITH (FORCE)")
 
 
+@pytest.mark.nightly
 def test_what_another_writer_may_do(ducklake: DuckLake) -> None:
     """Other tables, a new column, comments and settings leave the table as it is."""
     destination = ducklake.destination()
@@ -163,6 +165,7 @@ def test_compaction_by_the_user(ducklake: DuckLake, call: str, restart: bool) ->
     assert ducklake.sql("SELECT count(*), min(id), max(id) FROM shop_public.orders") == [(12, 1, 31)]
 
 
+@pytest.mark.nightly
 def test_duckdb_goes_on_writing(ducklake: DuckLake) -> None:
     """Tables that Levada has made are ordinary tables to DuckDB: inserts, updates, columns, time travel, drops."""
     destination = ducklake.destination()

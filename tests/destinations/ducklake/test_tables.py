@@ -8,6 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
 from tests.destinations.ducklake.steps import ORDERS, apply, check_filters, code_of, copy
 from tests.destinations.ignored_columns import check_dropped_column
 from tests.destinations.memory import MemoryRows, Stream
@@ -107,6 +108,7 @@ DEFAULTS = [
 ]
 
 
+@pytest.mark.nightly
 def test_defaults_of_added_columns(ducklake: DuckLake) -> None:
     """Rows from before ADD COLUMN have its constant, of each type, in reads, in filters and in updated rows."""
     destination = ducklake.destination()
@@ -166,6 +168,7 @@ def test_columns_change_in_place(ducklake: DuckLake) -> None:
         assert past == [(1, 1, "b1", 0.5), (2, 2, "b2", 0.5)]
 
 
+@pytest.mark.nightly
 def test_odd_names(ducklake: DuckLake) -> None:
     """Names with quotes, dots, slashes and letters of any language are names like any other."""
     for i, name in enumerate(['a"b', "a.b", "../up", "Größe", "select", "x y", "100%", "a'b", "\U0001f600"]):

@@ -97,6 +97,8 @@ def shown(column: Column, value: Any) -> Any:
 def _json(kind: ColumnType, value: Any) -> Any:
     if value is None:
         return None
+    if kind.kind is Kind.MAP:
+        return [{"key": key, "value": text} for key, text in value]
     if kind.parts:
         return {name: _json(part, value[name]) for name, part in kind.parts}
     if kind.element is not None:

@@ -140,6 +140,7 @@ def test_an_older_journal_does_not_replace_a_newer_one(cluster: Cluster) -> None
     assert state.read_journal(newer, "orders") == [[{"id": "a", "values": {"3": "new"}}]]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("change", ["truncate", "rename"])
 def test_attempts_that_fail_leave_no_index(cluster: Cluster, change: str) -> None:
     """However often a batch fails that needs a new index, there is one index after it succeeds."""

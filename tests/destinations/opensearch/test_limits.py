@@ -79,6 +79,7 @@ def test_limits_of_the_cluster(cluster: Cluster) -> None:
     assert cluster.documents(cluster.alias(orders.target))["9"]["more"] == "m"
 
 
+@pytest.mark.nightly
 def test_a_document_above_the_limit_of_a_request(cluster: Cluster) -> None:
     """Such a document parks the table with its id, instead of a connection that the node closes."""
     source = Source()

@@ -1,4 +1,4 @@
-"""Arrays and ranges as JSON text. Pure.
+"""Arrays, ranges and maps as JSON text. Pure.
 
 BigQuery's own arrays hold no NULL, and do not distinguish NULL from an empty array. JSON does both.
 """
@@ -21,7 +21,7 @@ _INTEGERS: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
 
 
 def json_values(values: pa.Array | pa.ChunkedArray, kind: ColumnType) -> pa.Array:
-    """Return each list as the text of a JSON array, each range as that of an object, and NULL for NULL.
+    """Return each list as the text of a JSON array, each range and map as that of an object, and NULL for NULL.
 
     Lists in lists are arrays in arrays. Integers and booleans are JSON's own, and so are finite floats. Elements of
     json are nested as they are. All other elements are strings: decimals and times in PostgreSQL's form, and bytea in
@@ -38,6 +38,8 @@ def _elements(values: pa.Array, kind: ColumnType) -> pa.Array:
         return json_text.objects([name for name, _ in kind.parts], parts, values.is_valid())
     if kind.element is not None:
         return json_text.lists(values, _elements(values.flatten(), kind.element))
+    if kind.kind is Kind.MAP:
+        return json_text.maps(values)
     if kind.kind is Kind.JSON:
         return pc.fill_null(pc.cast(values, pa.large_string()), "null")
     if kind.kind in _INTEGERS:

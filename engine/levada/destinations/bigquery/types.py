@@ -44,6 +44,7 @@ _NAMES: Final[Mapping[Kind, str]] = {
     Kind.JSON: "STRING",
     Kind.ARRAY: "JSON",
     Kind.RANGE: "JSON",
+    Kind.MAP: "JSON",
 }
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
@@ -110,7 +111,7 @@ def to_staged(
 
     Raise Unrepresentable for a date or a time that is not in the years 1 to 9999.
     """
-    if column.type.element is not None:
+    if column.type.element is not None or column.type.kind is Kind.MAP:
         return json_values(values, column.type)
     if name in PARTITIONABLE:
         _check_years(values, column, name, table)

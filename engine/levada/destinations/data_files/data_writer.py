@@ -144,6 +144,9 @@ def _leaf_paths(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType
     elif pa.types.is_struct(kind):
         for inner in kind:
             yield from _leaf_paths(f"{path}.{inner.name}", inner.type)
+    elif pa.types.is_map(kind):
+        for inner in (kind.key_field, kind.item_field):
+            yield from _leaf_paths(f"{path}.key_value.{inner.name}", inner.type)
     else:
         yield path, kind
 
@@ -162,7 +165,7 @@ def dictionary_columns(rows: pa.Table) -> list[str]:
 def _repeating(path: str, values: pa.ChunkedArray) -> str:
     while pa.types.is_list(values.type):
         path, values = f"{path}.list.element", pc.list_flatten(values)
-    if pa.types.is_struct(values.type):
+    if pa.types.is_struct(values.type) or pa.types.is_map(values.type):
         return ""
     if isinstance(values.type, pa.BaseExtensionType):
         values = values.cast(values.type.storage_type)

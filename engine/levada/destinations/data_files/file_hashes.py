@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from levada.destinations.arrow_text import NULL_FRAME, framed, shown_text
+from levada.destinations.data_files.key_bounds import KeyBounds
 from levada.destinations.data_files.layout import FileLayout, field_id, names_by_id
 from levada.destinations.data_files.live_files import LiveFile, Positions, open_parquet
 from levada.destinations.data_files.source_types import as_source
@@ -70,20 +72,43 @@ class FileHashes:
     def _hashed(self, shown: Sequence[Column]) -> Iterator[HashedRows]:
         columns = self.comparison.columns
         fields = {c.attnum: f for c in columns if (f := self.layout.column(c.attnum)) is not None}
+        bounds = KeyBounds.of(self.comparison.key, self.comparison.between)
         for number, file in self.files:
             with open_parquet(self.storage, file.path) as opened, table_file(self.storage, file.path):
                 inside = names_by_id(opened).keys()
+                groups = None if bounds.is_whole else self._groups(opened, bounds)
             wanted = [*fields.values(), *([] if self.mark is None else [self.mark])]
-            for read, positions in file.read(self.storage, wanted):
+            for read, positions in file.read(self.storage, wanted, groups=groups):
                 rows, places = read, (number << _FILE_BITS) | positions
+                if not bounds.is_whole:
+                    chosen = bounds.mask(self._key(read, list(fields), inside), read.num_rows)
+                    rows, places = read.filter(chosen), places[chosen.to_numpy(zero_copy_only=False)]
                 if self.mark is not None:
-                    marked = read.column(len(fields)).is_valid().to_numpy(zero_copy_only=False)
+                    marked = rows.column(len(fields)).is_valid().to_numpy(zero_copy_only=False)
                     chosen = marked if self.comparison.marked else ~marked
-                    rows, places = read.filter(pa.array(chosen)), places[chosen]
+                    rows, places = rows.filter(pa.array(chosen)), places[chosen]
                 values = {a: self._value(rows, i, f, inside) for i, (a, f) in enumerate(fields.items())}
                 frames = [self._framed(c, values.get(c.attnum), rows.num_rows) for c in columns]
                 texts = [_shown(c, values.get(c.attnum), rows.num_rows) for c in shown]
                 yield self._hasher.hashed(frames, texts, pa.array(places))
+
+    def _key(self, rows: pa.RecordBatch, attnums: Sequence[int], inside: object) -> list[pa.Array]:
+        """Return the columns of the key in the source's Arrow types. ``attnums`` are those of the first columns."""
+        found = []
+        for column in self.comparison.key:
+            field = self.layout.column(column.attnum)
+            if field is None:
+                found.append(pa.nulls(rows.num_rows, column.type.arrow))
+                continue
+            found.append(as_source(self._value(rows, attnums.index(column.attnum), field, inside), column.type.arrow))
+        return found
+
+    def _groups(self, file: pq.ParquetFile, bounds: KeyBounds) -> list[int]:
+        """Return the row groups that may have rows of a range, by their statistics."""
+        held = self.layout.column(bounds.key[0].attnum)
+        number = None if held is None else field_id(held)
+        name = None if number is None else names_by_id(file).get(number)
+        return [g for g in range(file.num_row_groups) if name is None or bounds.may_be_in(file, g, name)]
 
     def _value(self, rows: pa.RecordBatch, index: int, field: pa.Field, inside: object) -> pa.Array:
         """Return a column of the rows. In older files it has the value that the table had for it at its addition."""

@@ -15,9 +15,9 @@ from levada.destinations.data_files.source_types import as_source
 from levada.destinations.data_files.storage import Storage
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import KeyEncoder, Keys
+from levada.destinations.schema_changes import resync_hint
 from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
-from levada.values import resync_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class KeyReader:
             raise NeedsOperator(
                 "schema_change_unsupported",
                 f"{schema.name}: a column of the key is not in the table at the destination",
-                hint=f"copy the table again: {resync_command(schema.name)}",
+                hint=resync_hint(schema),
             )
         if any(field_id(f) in layout.missing for f in found):
             raise NeedsOperator(
                 "schema_change_unsupported",
                 f"{schema.name}: a column with a default was added to the table, and now belongs to its key",
-                hint=f"copy the table again: {resync_command(schema.name)}",
+                hint=resync_hint(schema),
             )
         return cls(schema, tuple(found), seed)
 
@@ -60,7 +60,17 @@ class KeyReader:
 
     def file_keys(self, storage: Storage, file: LiveFile) -> list[tuple[Keys, Positions]]:
         """Return the keys of a data file's rows with their positions, in blocks."""
-        return [(self.encode(rows.columns), positions) for rows, positions in file.read(storage, self.fields)]
+        return [(self._without_null(rows), positions) for rows, positions in file.read(storage, self.fields)]
+
+    def _without_null(self, rows: pa.RecordBatch) -> Keys:
+        """Return the keys of rows. A column that was no key when they were written may have NULL."""
+        if any(column.null_count for column in rows.columns):
+            raise NeedsOperator(
+                "key_changed",
+                f"a row of {self.schema.name} at the destination has NULL in a column of the key",
+                hint=resync_hint(self.schema),
+            )
+        return self.encode(rows.columns)
 
 
 def add_files(index: KeyIndex, reader: KeyReader, storage: Storage, files: Iterable[LiveFile]) -> None:

@@ -14,6 +14,7 @@ from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.live_files import LiveFile
 from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.data_files.storage import Storage
+from levada.destinations.kept_values import NoConversionError
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.schema_changes import unconvertible
 from levada.schema import ReplicatedTableSchema
@@ -48,7 +49,6 @@ class LeftOutRows:
                     some = left[first : first + _ROWS]
                     try:
                         read = rows.read(names, [file.path], np.zeros(len(some), np.int32), some)
-                    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                        # Arrow's message contains the value, so do not chain it.
+                    except NoConversionError:
                         raise unconvertible(self.schema) from None
                     yield from read.combine_chunks().to_batches()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,9 +30,15 @@ class LiveFile:
     deleted: Positions
 
     def read(
-        self, storage: FileSource, fields: Sequence[pa.Field], batch_rows: int = BATCH_ROWS
+        self,
+        storage: FileSource,
+        fields: Sequence[pa.Field],
+        batch_rows: int = BATCH_ROWS,
+        groups: Collection[int] | None = None,
     ) -> Iterator[tuple[pa.RecordBatch, Positions]]:
         """Yield the columns of the remaining rows, with the rows' positions. Names are those of ``fields``.
+
+        ``groups`` are the row groups that are read, None for all.
 
         A column that is not in the file is NULL, because it was added to the table later. The rows of a batch are in
         one row group, whose size has a bound: a small file may have very large values, if they are alike.
@@ -41,20 +47,23 @@ class LiveFile:
             by_id = names_by_id(file)
             inside = [by_id.get(number) if (number := field_id(f)) is not None else None for f in fields]
             names = [name for name in inside if name]
-            groups = ([number] for number in range(file.num_row_groups))
-            read = (file.iter_batches(batch_size=batch_rows, row_groups=group, columns=names) for group in groups)
-            first = 0
-            for batch in itertools.chain.from_iterable(read):
-                positions = self._kept(first, first + batch.num_rows)
-                first += batch.num_rows
-                arrays = [
-                    pa.nulls(batch.num_rows, f.type) if name is None else batch.column(name)
-                    for f, name in zip(fields, inside, strict=True)
-                ]
-                rows = pa.RecordBatch.from_arrays(arrays, names=[f.name for f in fields])
-                if len(positions) < batch.num_rows:
-                    rows = rows.take(pa.array(positions - (first - batch.num_rows)))
-                yield rows, positions
+            begins = itertools.accumulate(
+                (file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)), initial=0
+            )
+            for group, first in zip(range(file.num_row_groups), begins, strict=False):
+                if groups is not None and group not in groups:
+                    continue
+                for batch in file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=names):
+                    positions = self._kept(first, first + batch.num_rows)
+                    first += batch.num_rows  # the position within the row group
+                    arrays = [
+                        pa.nulls(batch.num_rows, f.type) if name is None else batch.column(name)
+                        for f, name in zip(fields, inside, strict=True)
+                    ]
+                    rows = pa.RecordBatch.from_arrays(arrays, names=[f.name for f in fields])
+                    if len(positions) < batch.num_rows:
+                        rows = rows.take(pa.array(positions - (first - batch.num_rows)))
+                    yield rows, positions
 
     def _kept(self, begin: int, end: int) -> Positions:
         kept = np.ones(end - begin, np.bool_)

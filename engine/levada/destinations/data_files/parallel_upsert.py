@@ -15,108 +15,19 @@ that was killed are orphans, as those of a killed engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-
-import numpy as np
-import pyarrow as pa
 
 from levada.copy.results_in_order import results_in_order
 from levada.copy.tasks import BatchRunner
 from levada.destinations.data_files.batch_ranges import plan_tasks
-from levada.destinations.data_files.layout import FileLayout
-from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
-from levada.destinations.data_files.upsert import Before, Upsert, pieces, write_rows
-from levada.destinations.fold import Folded, fold
+from levada.destinations.data_files.fold_task import FoldTask, WrittenPiece
+from levada.destinations.data_files.folded_ahead import FoldedAhead
+from levada.destinations.data_files.storage import remove_files
+from levada.destinations.data_files.upsert import Before, Upsert, write_rows
 from levada.destinations.keys import Keys
-from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
 from levada.values import Lsn
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WrittenPiece:
-    """The data files of a folded piece, whose rows are not in the index yet.
-
-    ``keys`` are the keys of the rows in the files, in the same order. ``gone`` are the other keys whose existing rows
-    must be deleted. ``incomplete`` has the rows with unknown values, which are not written. Its own ``gone_keys`` are
-    empty.
-    """
-
-    files: Sequence[WrittenFile]
-    keys: Keys
-    gone: Keys
-    incomplete: Folded | None
-    changes: int
-
-
-@dataclass(slots=True)
-class FoldedRange:
-    """The pieces of one range, and the number of its values that became NULL.
-
-    ``pieces`` is None if the engine's process must apply the range.
-    """
-
-    pieces: list[WrittenPiece] | None
-    nulled: int = 0
-
-    @property
-    def files(self) -> list[WrittenFile]:
-        """The files of the pieces."""
-        return [file for piece in self.pieces or () for file in piece.files]
-
-
-@dataclass(frozen=True, slots=True)
-class FoldTask:
-    """Folds a range of changes, and writes its data files. It is pickled into tasks. ``seed`` is that of the keys."""
-
-    storage: Storage
-    layout: FileLayout
-    schema: ReplicatedTableSchema
-    seed: bytes
-    after: Lsn
-    before: Before
-
-    def __call__(self, events: TableEvents) -> FoldedRange:
-        """Write the files. After an error they are removed, and if the engine's process must apply the range."""
-        done = FoldedRange([])
-        assert done.pieces is not None
-        returned = 0
-        try:
-            for piece in pieces(events, self.after, self.before):
-                written = self._write(piece)
-                done.pieces.append(written)
-                returned += written.incomplete.upserts.nbytes if written.incomplete is not None else 0
-                if returned > events.limits.returned_bytes:
-                    remove_files(self.storage, done.files)
-                    return FoldedRange(None)
-        except BaseException:
-            remove_files(self.storage, done.files)
-            raise
-        done.nulled = events.nulled
-        return done
-
-    def _write(self, piece: pa.Table) -> WrittenPiece:
-        folded = fold(piece, self.schema, self.seed)
-        complete, incomplete = _divided(folded)
-        files, keys = write_rows(self.storage, self.layout, self.schema, complete.upserts, complete.keys)
-        return WrittenPiece(files, keys, folded.gone_keys, incomplete, piece.num_rows)
-
-
-def _divided(folded: Folded) -> tuple[Folded, Folded | None]:
-    """Return the rows without unknown values, and those with unknown values. Neither has gone keys."""
-    partial_rows, none = folded.partial_rows, Keys.empty(folded.keys.kind)
-    if partial_rows is None:
-        return folded, None
-    complete = np.ones(len(folded.keys), np.bool_)
-    complete[partial_rows.rows] = False
-    rows = replace(partial_rows, rows=np.arange(len(partial_rows.rows)))
-    # `take` copies, so that the other rows are not pickled.
-    incomplete = folded.upserts.take(partial_rows.rows)
-    return (
-        Folded(folded.upserts.filter(pa.array(complete)), folded.keys.take(complete), none),
-        Folded(incomplete, folded.keys.take(partial_rows.rows), none, rows),
-    )
 
 
 @dataclass(slots=True)
@@ -124,13 +35,26 @@ class ParallelUpsert(Upsert):
     """An `Upsert` that writes a large batch in tasks of ``runner``, unless they would wait for other tasks."""
 
     runner: BatchRunner | None = None
+    ahead: FoldedAhead | None = None
+    """The ranges that are folded already."""
 
     def _apply(self, events: TableEvents, after: Lsn, before: Before) -> None:
+        task = FoldTask(self.storage, self.layout, self.schema, self.index.seed, after, before)
+        for part, folded in [(events, None)] if self.ahead is None else self.ahead.ranges(events, task):
+            if folded is not None and folded.pieces is not None:
+                self._add_range(folded.pieces)
+            else:
+                self._fold(part, task)
+            if part is not events:
+                events.nulled += part.nulled
+                events.tasks += part.tasks
+
+    def _fold(self, events: TableEvents, task: FoldTask) -> None:
+        """Apply changes of which no range is folded yet."""
         plan = plan_tasks(events, self.runner)
         if plan is None:
-            Upsert._apply(self, events, after, before)
+            Upsert._apply(self, events, task.after, task.before)
             return
-        task = FoldTask(self.storage, self.layout, self.schema, self.index.seed, after, before)
         with results_in_order(
             plan.runner,
             [partial(task, part) for part in plan.parts],

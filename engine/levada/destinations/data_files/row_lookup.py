@@ -70,4 +70,4 @@ class RowLookup:
 
     def _missing(self, number: int | None, kind: pa.DataType, rows: int) -> pa.Array:
         value = self.layout.missing.get(-1 if number is None else number)
-        return pa.nulls(rows, kind) if value is None else repeated(value.cast(kind), rows)
+        return pa.nulls(rows, kind) if value is None else repeated(as_source(value, kind), rows)

@@ -75,7 +75,7 @@ class ShadowFiles(ABC):
     def new_index(self) -> KeyIndex:
         """Return an empty index for the copied rows."""
         shutil.rmtree(self.index_folder, ignore_errors=True)
-        self.index = KeyIndex.open(self.index_folder, key_kind(self.schema))
+        self.index = KeyIndex.open(self.index_folder, key_kind(self.schema), key=self.schema.key)
         return self.index
 
     def remove_index(self) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.destinations.kept_values import converted
+
 _UUID_BYTES: Final = 16
 _UUID_CHARS: Final = 36
 _HYPHENS: Final = [8, 13, 18, 23]
@@ -32,7 +34,10 @@ def as_stored(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array
 
 
 def as_source(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return a column of a data file in the source's Arrow type. A time may be stored as text."""
+    """Return a column of a data file in the source's Arrow type. A time may be stored as text.
+
+    Raise `NoConversionError` for another type than that of the column in the file, if it lacks a value.
+    """
     if column.type == kind:
         return column
     if isinstance(column, pa.ChunkedArray):
@@ -46,7 +51,7 @@ def as_source(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array
         return moments.cast(pa.timestamp("us")).cast(kind)
     if pa.types.is_list(kind) and pa.types.is_list(column.type):
         return _converted_list(column, kind, as_source)
-    return column.cast(kind)
+    return converted(column, kind)
 
 
 def _converted_list(

@@ -21,7 +21,7 @@ ELEMENT: Final = "element"
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of a Parquet file: a column of the table, the innermost elements of a list, or a field of a struct.
+    """A column of a Parquet file: a column of the table, or an innermost part of a list, a struct or a map.
 
     ``names`` is the path in the table's schema. ``field_id`` is the one of the innermost element.
     """
@@ -32,7 +32,7 @@ class Leaf:
 
     @property
     def nested(self) -> bool:
-        """Whether the values are elements of a list, or a field of a struct."""
+        """Whether the values are parts of a list, a struct or a map."""
         return len(self.names) > 1
 
 
@@ -72,6 +72,9 @@ def _leaves_of(column: pa.Field, outer: tuple[str, ...]) -> Iterator[Leaf]:
         yield from _leaves_of(column.type.value_field, names)
     elif pa.types.is_struct(column.type):
         for inner in column.type:
+            yield from _leaves_of(inner, names)
+    elif pa.types.is_map(column.type):
+        for inner in (column.type.key_field, column.type.item_field):
             yield from _leaves_of(inner, names)
     else:
         yield Leaf(names, column.type, field_id(column))

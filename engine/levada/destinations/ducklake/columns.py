@@ -13,7 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from levada.destinations.data_files.layout import CHANGELOG_COLUMNS, FIELD_ID, FileLayout
-from levada.destinations.ducklake.types import LIST, STRUCT, arrow_type, default_text, type_name, widened
+from levada.destinations.ducklake import types
+from levada.destinations.ducklake.types import LIST, arrow_type, default_text, type_name, widened
 from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.schema_changes import (
     Added,
@@ -46,7 +47,7 @@ _RESERVED: Final = "_ducklake_internal_"
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column of a table. ``parts`` has the column of a list's elements, or those of a struct's fields.
+    """A column of a table. ``parts`` has the column of a list's elements, or those of a struct's fields or a map.
 
     ``default`` is the value of rows in files that lack the column, as the catalog's text. None is NULL.
     """
@@ -62,12 +63,12 @@ class LakeColumn:
         """The field in data files, with its field ID, or None if Levada does not write the type."""
         kind = arrow_type(self.type)
         inner = [arrow for part in self.parts if (arrow := part.arrow) is not None]
-        if inner and len(inner) == len(self.parts) and self.type in (LIST, STRUCT):
-            kind = pa.list_(inner[0]) if self.type == LIST else pa.struct(inner)
+        if inner and len(inner) == len(self.parts):
+            kind = _nested(self.type, inner)
         return None if kind is None else pa.field(self.name, kind, metadata={FIELD_ID: str(self.id)})
 
     def leaves(self) -> Iterator[LakeColumn]:
-        """Yield the column itself, the innermost element of a list, or the fields of a struct. They have statistics."""
+        """Yield the column itself, or the innermost parts of a list, a struct or a map. They have statistics."""
         if not self.parts:
             yield self
         for part in self.parts:
@@ -78,6 +79,17 @@ class LakeColumn:
         # A list has one part, and a column without parts has None.
         parts: list[Any] = [part.described() for part in self.parts]
         return [self.id, self.name, self.type, *(parts or [None])]
+
+
+def _nested(name: str, inner: Sequence[pa.Field]) -> pa.DataType | None:
+    match name:
+        case types.LIST:
+            return pa.list_(inner[0])
+        case types.STRUCT:
+            return pa.struct(inner)
+        case types.MAP:
+            return pa.map_(inner[0].with_nullable(False), inner[1])
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +248,7 @@ def _default(column: Column, wanted: ReplicatedTableSchema) -> str:
 
 def _column(ids: Ids, name: str, kind: ColumnType) -> LakeColumn:
     number = ids()
-    inner = [("element", kind.element)] if kind.depth and kind.element is not None else kind.parts
+    inner = types.parts_of(kind)
     return LakeColumn(number, name, type_name(kind), tuple(_column(ids, n, part) for n, part in inner))
 
 

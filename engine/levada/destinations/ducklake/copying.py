@@ -20,7 +20,6 @@ from levada.destinations.ducklake.writes import Changes
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
-from levada.destinations.keys import key_kind
 from levada.schema import ReplicatedTableSchema
 from levada.values import Lsn
 
@@ -53,7 +52,7 @@ class CopiedTable:
             with index_errors(index.folder):
                 # An index of an earlier table must not survive a crash before the commit.
                 index.forget()
-                self._index(index.open(key_kind(self.schema)), copied, deletes)
+                self._index(index.open(self.schema), copied, deletes)
             deletes.write({}, {f.path: f.rows for f in files})
         kept = [f for f in files if f.path not in deletes.obsolete]
         return Changes(self.columns, describe_files(self.storage, kept, self.columns.own), deletes, replacing=True)
@@ -64,7 +63,7 @@ class CopiedTable:
             index.commit(snapshot)
         elif self.mode is TableMode.UPSERT:
             unused = DeletedRows(self.storage, self.lake)
-            index.build(key_kind(self.schema), lambda opened: self._index(opened, copied, unused), snapshot)
+            index.build(self.schema, lambda opened: self._index(opened, copied, unused), snapshot)
         self.ranges.remove(copied.names)
 
     def _index(self, opened: KeyIndex, copied: CopiedRows[list[WrittenFile]], deletes: DeletedRows) -> None:

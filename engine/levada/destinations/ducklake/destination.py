@@ -16,6 +16,8 @@ import pyarrow as pa
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.file_destination import FileDestination, FileTableState
+from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
@@ -52,12 +54,12 @@ from levada.destinations.ducklake.writes import (
     is_uncommitted,
     new_row,
     retried,
+    synced_index,
+    take_key,
     upsert_batch,
 )
 from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import (
-    FencedDestination,
-    TableState,
     TableStates,
     check_same_table,
     require_epoch,
@@ -79,7 +81,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class LakeState(TableState):
+class LakeState(FileTableState):
     """The state of one table that this process keeps between calls."""
 
     index: TableIndex
@@ -88,7 +90,7 @@ class LakeState(TableState):
 
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
-        self.seen = None
+        FileTableState.forget(self)
         self.index.forget()
         self.synced.known = None
         self.forget_replacement()
@@ -100,7 +102,7 @@ class LakeState(TableState):
             self.replacement = None
 
 
-class DuckLakeDestination(FencedDestination[LakeState]):
+class DuckLakeDestination(FileDestination[LakeState]):
     """Writes each source table to a DuckLake table, with its watermark in the same transaction of the catalog.
 
     Upsert tables get delete files. The positions come from a key index in ``context.work_dir``, which can be rebuilt if
@@ -116,9 +118,11 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         keeps_deleted=True,
         keeps_ranges=True,
         verifies=True,
+        verifies_ranges=True,
         repairs=True,
         erases=True,
         copies_in_process=True,
+        folds_ahead=True,
     )
     settings_model = Settings
 
@@ -130,8 +134,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         self._state = State(Owner(context))
         self._lock = threading.Lock()
         self._opened: Catalog | None = None
-        self.batch_tasks: BatchRunner | None = None
-        """The runner of the tasks that write batches. With None this process writes them."""
+        self.batch_tasks = None
 
     @classmethod
     def from_settings(cls, settings: Settings, context: DestinationContext) -> Self:
@@ -163,6 +166,7 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     def shutdown(self) -> None:
         """Close the connections."""
+        super().shutdown()
         self._database.close()
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
@@ -308,12 +312,12 @@ class DuckLakeDestination(FencedDestination[LakeState]):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace the rows that differ, in a commit that the state does not record."""
+        """Replace the rows that differ. A table that another writer has changed counts so until `accept_repair`."""
         assert isinstance(fixed, DuckLakeVersion)
         state = self._table_of(target)
         with state.lock:
             try:
-                repair_rows(self._catalog(), target.schema, fixed, repair.gone, rows, mark)
+                repair_rows(self._catalog(), target.schema, fixed, repair, rows, mark)
             finally:
                 state.index.forget()
                 state.synced.known = None
@@ -395,6 +399,22 @@ class DuckLakeDestination(FencedDestination[LakeState]):
 
     # -- parts of the methods above
 
+    def _known_states(self) -> Mapping[TableId, LakeState]:
+        return self._states.known()
+
+    def _task_ahead(self, state: LakeState, events: TableEvents) -> FoldTask | None:
+        catalog, schema = self._catalog(), events.schema
+        with self._database.transaction(f"reading {schema.name}") as connection:
+            row, _ = self._state.require_copied(connection, self.place_of(events.target), schema)
+            intact = read_intact(connection, catalog.lake.uri, row)
+            last_id = last_column_id(connection, intact.table.id)
+        columns, changes = reconcile(intact.columns, last_id, schema, TableMode.UPSERT, self._context.on_schema_change)
+        if changes:
+            return None
+        index = synced_index(catalog, row, intact, columns, state.index, state.synced, schema)
+        storage = catalog.lake.storage(intact.table.folder)
+        return FoldTask(storage, columns.files(schema), schema, index.seed, events.after, None)
+
     def _apply(self, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         catalog = self._catalog()
         retried(lambda: self._apply_once(catalog, state, events, mark))
@@ -408,16 +428,28 @@ class DuckLakeDestination(FencedDestination[LakeState]):
             last_id = last_column_id(connection, intact.table.id)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
-        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=row.key == key_text(schema))
+        check_same_table(row.name, schema, mode, made_as=row.mode, same_key=True)
         if not is_new:
             return
         after = max(events.after, held)
+        if mode is TableMode.UPSERT and row.key != key_text(schema):
+            row = take_key(catalog, row, intact, state.index, state.synced, schema, mark)
         columns, made = reconcile(intact.columns, last_id, schema, mode, self._context.on_schema_change)
         if made:
             _log.info("%s: %s", row.name, "; ".join(made))
         if mode is TableMode.UPSERT:
             upsert_batch(
-                catalog, row, intact, columns, state.index, state.synced, events, after, mark, self.batch_tasks
+                catalog,
+                row,
+                intact,
+                columns,
+                state.index,
+                state.synced,
+                events,
+                after,
+                mark,
+                self.batch_tasks,
+                state.ahead,
             )
         else:
             append_batch(catalog, row, intact, columns, events, after, mark, self.batch_tasks)

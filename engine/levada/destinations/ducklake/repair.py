@@ -1,13 +1,15 @@
 """The repair of a table: the rows that differ from the source are written again, in one commit.
 
-The state of the table does not record the commit of a repair. So until `accept`, it looks like that of another writer,
-and a table whose repair did not end is parked.
+If another writer has changed the table before, its state does not record the commit of a repair. So until `accept`, it
+looks like that of another writer, and a table whose repair did not end is parked. A table that no other writer has
+changed goes on from its watermark, whether or not its repair ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -19,13 +21,13 @@ from levada.destinations.data_files.layout import project
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.fixed_table import DuckLakeVersion
-from levada.destinations.ducklake.intact import IntactTable, read_as_it_is
+from levada.destinations.ducklake.intact import IntactTable, read_as_it_is, read_intact
 from levada.destinations.ducklake.state import TableRow
 from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.ducklake.tables import LiveDataFile, newest_snapshot, read_content, read_files
 from levada.destinations.ducklake.writes import Catalog, Changes, commit, conflict, is_uncommitted
 from levada.destinations.fenced import missing, require_epoch
-from levada.destinations.verification import PLACE
+from levada.destinations.verification import PLACE, Repair, is_kept
 from levada.errors import LevadaError
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
@@ -38,16 +40,17 @@ def repair_rows(
     catalog: Catalog,
     schema: ReplicatedTableSchema,
     fixed: DuckLakeVersion,
-    gone: pa.Table,
+    repair: Repair,
     rows: Iterable[pa.RecordBatch],
     mark: Watermark,
 ) -> None:
-    """Delete the rows ``gone`` of `DuckLakeVersion.digests`, and write ``rows``.
+    """Delete the rows ``repair.gone`` of `DuckLakeVersion.digests`, and write ``rows``.
 
     Raise Transient ``commit_conflict`` if the table changed since it was compared.
     """
     with catalog.database.transaction(_READING) as connection:
         row, intact, held = _read(catalog, connection, schema, fixed, mark)
+        kept = is_kept(partial(read_intact, connection, catalog.lake.uri, row), repair)
     storage = catalog.lake.storage(intact.table.folder)
     layout = intact.columns.files(schema)
     deletes = DeletedRows(storage, catalog.lake)
@@ -55,13 +58,13 @@ def repair_rows(
         for batch in rows:
             writer.write(project(batch, layout, schema))
     try:
-        if gone.num_rows:
-            files, positions = split_places(gone[PLACE].combine_chunks())
+        if repair.gone.num_rows:
+            files, positions = split_places(repair.gone[PLACE].combine_chunks())
             numbers, at = np.unique(files, return_inverse=True)
             deletes.add([catalog.lake.path(held[n].path) for n in numbers], at, positions)
             deletes.write({catalog.lake.path(f.path): f for f in held}, {})
         changes = Changes(intact.columns, describe_files(storage, writer.files, intact.columns.own), deletes)
-        commit(catalog, row, intact, changes, replace(row, epoch=mark.epoch), check=False, recorded=False)
+        commit(catalog, row, intact, changes, replace(row, epoch=mark.epoch), check=False, recorded=kept)
     except LevadaError as error:
         if is_uncommitted(error):
             deletes.discard()

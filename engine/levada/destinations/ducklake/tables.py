@@ -11,7 +11,7 @@ from psycopg import sql
 
 from levada.destinations.collisions import TargetName
 from levada.destinations.ducklake.columns import LakeColumn
-from levada.destinations.ducklake.types import LIST, STRUCT
+from levada.destinations.ducklake.types import LIST, MAP, STRUCT
 from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.values import QualifiedTable
@@ -229,7 +229,7 @@ def has_inlined_rows(connection: WatchedConnection, table: int) -> bool:
 
 def _column(row: Sequence[Any], children: Mapping[int, Sequence[Any]]) -> LakeColumn:
     number, name, kind, default, _ = row
-    parts = children.get(number, ()) if kind in (LIST, STRUCT) else ()
+    parts = children.get(number, ()) if kind in (LIST, STRUCT, MAP) else ()
     return LakeColumn(number, name, kind, tuple(_column(part, children) for part in parts), default)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from levada.schema import ColumnType, Kind
 
 LIST: Final = "list"
 STRUCT: Final = "struct"
+MAP: Final = "map"
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _NAMES: Final[Mapping[Kind, str]] = {
@@ -42,6 +43,7 @@ _NAMES: Final[Mapping[Kind, str]] = {
     Kind.JSON: "varchar",
     Kind.ARRAY: LIST,
     Kind.RANGE: STRUCT,
+    Kind.MAP: MAP,
 }
 
 _ARROW: Final[Mapping[str, pa.DataType]] = {
@@ -76,14 +78,21 @@ _DAY_US: Final = 86_400_000_000
 
 
 def type_name(kind: ColumnType) -> str:
-    """Return DuckLake's name of the type. The parts of a list or struct have rows of their own in the catalog."""
+    """Return DuckLake's name of the type. The parts of a list, struct or map have rows of their own in the catalog."""
     if kind.kind is Kind.DECIMAL:
         return f"decimal({kind.precision},{kind.scale})"
     return _NAMES[kind.kind]
 
 
+def parts_of(kind: ColumnType) -> Sequence[tuple[str, ColumnType]]:
+    """Return the names and types of the columns within a list, a struct or a map. Any other type has none."""
+    if kind.kind is Kind.MAP:
+        return [("key", ColumnType(Kind.TEXT)), ("value", ColumnType(Kind.TEXT))]
+    return [("element", kind.element)] if kind.depth and kind.element is not None else kind.parts
+
+
 def arrow_type(name: str) -> pa.DataType | None:
-    """Return the Arrow type in data files, or None for a list, a struct and a type that Levada does not write."""
+    """Return the Arrow type in data files, or None for a type with parts and one that Levada does not write."""
     if found := _DECIMAL.fullmatch(name):
         return pa.decimal128(int(found[1]), int(found[2]))
     return _ARROW.get(name)
@@ -207,8 +216,8 @@ def default_text(kind: ColumnType, missing: str) -> str | None:
     value = parse_text(kind, missing)
     if not value.is_valid:
         return None
-    if kind.kind in (Kind.ARRAY, Kind.RANGE):
-        # DuckDB reads the default of a list or struct as NULL.
+    if kind.kind in (Kind.ARRAY, Kind.RANGE, Kind.MAP):
+        # DuckDB reads the default of a list, struct or map as NULL.
         return None
     if kind.kind is Kind.BYTEA:
         return "".join(f"\\x{byte:02X}" for byte in value.as_py())

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from levada import codes
 from levada.copy.tasks import BatchRunner, run_tasks
+from levada.destinations.data_files.folded_ahead import FoldedAhead
 from levada.destinations.data_files.key_reader import KeyReader
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
 from levada.destinations.data_files.parallel_upsert import ParallelUpsert
@@ -25,11 +26,10 @@ from levada.destinations.ducklake.state import State, TableRow, key_text, own_ta
 from levada.destinations.ducklake.statistics import DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import LiveDataFile, read_columns, read_content, read_files
-from levada.destinations.fenced import committed, require_epoch
+from levada.destinations.fenced import committed, key_changed, require_epoch
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
-from levada.destinations.keys import key_kind
 from levada.errors import LevadaError, Transient
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
@@ -154,6 +154,7 @@ def upsert_batch(
     after: Lsn,
     mark: Watermark,
     runner: BatchRunner | None = None,
+    ahead: FoldedAhead | None = None,
 ) -> None:
     """Write the last state of each key, with delete files for the rows before, from commit LSN ``after`` on.
 
@@ -163,7 +164,8 @@ def upsert_batch(
     live: dict[str, LiveDataFile] = {}
     opened = synced_index(catalog, row, intact, columns, index, synced, events.schema)
     deletes = DeletedRows(storage, catalog.lake)
-    batch = ParallelUpsert(storage, columns.files(events.schema), events.schema, opened, deletes, runner=runner)
+    files = columns.files(events.schema)
+    batch = ParallelUpsert(storage, files, events.schema, opened, deletes, runner=runner, ahead=ahead)
     with index_errors(index.folder):
         batch.run(events, after)
     if not batch.changes and columns.columns == intact.columns.columns:
@@ -269,19 +271,48 @@ def synced_index(
         sync_index(opened, reader, storage, catalog.lake, files, row.snapshot)
         synced.known = (len(files), sum(f.id for f in files))
 
-    return index.synced(key_kind(schema), sync)
+    return index.synced(schema, sync)
 
 
 def advance(catalog: Catalog, row: TableRow, mark: Watermark) -> None:
     """Store the watermark of a batch that changes nothing."""
-    with catalog.database.transaction(f"storing the watermark of {row.name}") as connection:
+    _save(catalog, row, replace(row, epoch=mark.epoch, lsn=mark.lsn))
+
+
+def take_key(
+    catalog: Catalog,
+    row: TableRow,
+    intact: IntactTable,
+    index: TableIndex,
+    synced: SyncedFiles,
+    schema: ReplicatedTableSchema,
+    mark: Watermark,
+) -> TableRow:
+    """Identify the rows by the key of ``schema`` from now on. Return the state, whose watermark stays.
+
+    The table has every row of the source from before that key, with its columns. Raise NeedsOperator ``key_changed`` if
+    several rows have the same key or one has NULL, and ``schema_change_unsupported`` without a column of the key.
+    """
+    index.forget()
+    synced.known = None
+    if not synced_index(catalog, row, intact, intact.columns, index, synced, schema).is_distinct():
+        raise key_changed(row.name, schema, "several of its rows have the same values there")
+    _log.info("%s: its rows have another key now", row.name)
+    after = replace(row, epoch=mark.epoch, key=key_text(schema))
+    _save(catalog, row, after)
+    return after
+
+
+def _save(catalog: Catalog, row: TableRow, after: TableRow) -> None:
+    """Store the state ``after`` of a table, which has the state ``row``."""
+    with catalog.database.transaction(f"storing the state of {row.name}") as connection:
         locked = catalog.state.find(connection, row.owner.table, lock=True)
         if locked is None:
             raise conflict(f"the state of {row.name} was removed")
-        require_epoch(locked.epoch, mark.epoch)
+        require_epoch(locked.epoch, after.epoch)
         if replace(locked, epoch=row.epoch) != row:
             raise conflict(f"another process has written {row.name}")
-        catalog.state.save(connection, locked, replace(locked, epoch=mark.epoch, lsn=mark.lsn))
+        catalog.state.save(connection, locked, after)
 
 
 def new_row(row: TableRow, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark) -> TableRow:

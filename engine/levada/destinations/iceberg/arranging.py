@@ -13,6 +13,8 @@ from levada.destinations.iceberg.metadata import Property, TableMetadata
 from levada.destinations.iceberg.partitioning import (
     FilePartition,
     IcebergArrangement,
+    ResolvedSettings,
+    SortOrder,
     Spec,
     exceeding,
     next_spec,
@@ -38,6 +40,26 @@ def arrange_as(
     ``layout`` has the columns of the files. Old files stay in their partitions. Raise NeedsOperator, without writing,
     if a column is missing or has another type, or, with ``keeps_rows``, if rows of the table do not fit new partitions.
     """
+    wanted, spec, order = _planned(table, target, layout)
+    if _changes(table, wanted, spec, order):
+        _log.info("%s: partitions and order of new files changed to the settings", table.name)
+        if keeps_rows:
+            _check_rows_fit(table, spec)
+        empty = not (wanted.partition_by or wanted.sort_by)
+        table.arrange(spec, order, {Property.ARRANGEMENT.value: None if empty else wanted.to_text()})
+    return _new_files(table, layout, wanted, spec)
+
+
+def arranged_already(table: IcebergTable, target: TableTarget, layout: IcebergSchema) -> FileLayout | None:
+    """Return what `arrange_as` returns, or None if it would change the table."""
+    wanted, spec, order = _planned(table, target, layout)
+    return None if _changes(table, wanted, spec, order) else _new_files(table, layout, wanted, spec)
+
+
+def _planned(
+    table: IcebergTable, target: TableTarget, layout: IcebergSchema
+) -> tuple[ResolvedSettings, Spec, SortOrder]:
+    """Return the settings for these columns, and the table's partitions and order under them."""
     metadata = table.metadata
     before = metadata.arrangement
     settings = target.settings if isinstance(target.settings, TableSettings) else None
@@ -46,12 +68,15 @@ def arrange_as(
     spec = metadata.spec
     if sorted(wanted.terms) != sorted(f.term for f in spec):
         spec = next_spec(wanted.terms, layout, list(metadata.specs.values()), metadata.last_partition_id)
-    if (spec, order) != (metadata.spec, metadata.order) or wanted.to_text() != before.to_text():
-        _log.info("%s: partitions and order of new files changed to the settings", table.name)
-        if keeps_rows:
-            _check_rows_fit(table, spec)
-        empty = not (wanted.partition_by or wanted.sort_by)
-        table.arrange(spec, order, {Property.ARRANGEMENT.value: None if empty else wanted.to_text()})
+    return wanted, spec, order
+
+
+def _changes(table: IcebergTable, wanted: ResolvedSettings, spec: Spec, order: SortOrder) -> bool:
+    metadata = table.metadata
+    return (spec, order) != (metadata.spec, metadata.order) or wanted.to_text() != metadata.arrangement.to_text()
+
+
+def _new_files(table: IcebergTable, layout: IcebergSchema, wanted: ResolvedSettings, spec: Spec) -> FileLayout:
     if not spec and not wanted.order:
         return layout.files
     metadata, kinds = table.metadata, {f.id: f.type for f in layout.fields if isinstance(f.type, str)}

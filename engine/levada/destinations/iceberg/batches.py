@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from levada.copy.tasks import BatchRunner
+from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
 from levada.destinations.data_files.parallel_upsert import ParallelUpsert
 from levada.destinations.data_files.storage import remove_files
+from levada.destinations.iceberg.arranging import arranged_already
 from levada.destinations.iceberg.index_sync import synced_index
 from levada.destinations.iceberg.java import CommitConflict
-from levada.destinations.iceberg.schema import IcebergSchema
+from levada.destinations.iceberg.schema import IcebergSchema, reconcile
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import LiveVectors, finish, live_vectors, new_deletes
+from levada.destinations.interface import DestinationContext, TableMode
 from levada.destinations.key_index.index import index_errors
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
@@ -37,7 +40,7 @@ def upsert_batch(
     has_vectors = table.has_vectors
     live = live_vectors(state, table) if has_vectors else {}
     deletes = new_deletes(table.storage(), vectors=has_vectors)
-    batch = ParallelUpsert(table.storage(), files, events.schema, index, deletes, runner=runner)
+    batch = ParallelUpsert(table.storage(), files, events.schema, index, deletes, runner=runner, ahead=state.ahead)
     deletes.partitions_of = lambda paths: state.partitions.of(table, paths, batch.files)
     with index_errors(state.index.folder):
         batch.run(events, after)
@@ -67,6 +70,20 @@ def upsert_batch(
         state.vectors = LiveVectors(snapshot, live)
     state.index.commit(snapshot)
     state.partitions.learn(table, batch.files)
+
+
+def task_ahead(
+    state: IcebergState, table: IcebergTable, events: TableEvents, context: DestinationContext
+) -> FoldTask | None:
+    """Return the task that folds changes before their COMMIT, None if a batch would change the form of the files."""
+    schema, metadata = events.schema, table.metadata
+    if reconcile(metadata.layout, metadata.last_field_id, schema, TableMode.UPSERT, context.on_schema_change).changes:
+        return None
+    files = arranged_already(table, events.target, metadata.layout)
+    if files is None:
+        return None
+    index = synced_index(state, table, schema, metadata.layout, context.pipeline)
+    return FoldTask(table.storage(), files, schema, index.seed, events.after, None)
 
 
 def append_batch(

@@ -497,7 +497,17 @@ def key_property(schema: ReplicatedTableSchema) -> str:
 
 
 def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the Iceberg table was created for another mode or key."""
-    kept = table.metadata.properties
-    same_key = kept.get(Property.KEY) == key_property(schema)
-    fenced.check_same_table(table.name, schema, mode, made_as=kept.get(Property.MODE), same_key=same_key)
+    """Raise NeedsOperator if the Iceberg table was created for another mode, or has rows of another key."""
+    made_as = table.metadata.properties.get(Property.MODE)
+    fenced.check_same_table(table.name, schema, mode, made_as=made_as, same_key=has_key(table, schema))
+
+
+def check_same_mode(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
+    """Raise NeedsOperator if the Iceberg table was created for another mode."""
+    made_as = table.metadata.properties.get(Property.MODE)
+    fenced.check_same_table(table.name, schema, mode, made_as=made_as, same_key=True)
+
+
+def has_key(table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
+    """Return True if the key of ``schema`` identifies the rows of the Iceberg table."""
+    return table.metadata.properties.get(Property.KEY) == key_property(schema)

@@ -14,16 +14,17 @@ import pyarrow as pa
 from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.spark_tasks import SparkTasks
-from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
+from levada.destinations.data_files.file_destination import FileDestination
+from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.erasure import Erased, Erasure
-from levada.destinations.fenced import FencedDestination, committed, missing
+from levada.destinations.fenced import committed, missing
 from levada.destinations.groups import GroupWriter
 from levada.destinations.iceberg.arranging import arrange_as
-from levada.destinations.iceberg.batches import append_batch, upsert_batch
-from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_table
+from levada.destinations.iceberg.batches import append_batch, task_ahead, upsert_batch
+from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_mode, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.checked_catalog import CheckedCatalog
 from levada.destinations.iceberg.copying import write_copy
@@ -32,7 +33,7 @@ from levada.destinations.iceberg.erasing import erase
 from levada.destinations.iceberg.evolution import backfill, evolve_to
 from levada.destinations.iceberg.foreign_changes import resync_hint
 from levada.destinations.iceberg.group import IcebergGroup
-from levada.destinations.iceberg.index_sync import synced_index
+from levada.destinations.iceberg.index_sync import synced_index, take_key
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown
 from levada.destinations.iceberg.known_tables import KnownTables
 from levada.destinations.iceberg.lineage import Lineage
@@ -55,7 +56,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
 from levada.destinations.interface import Capabilities, DestinationContext, NamedCut, TableMode
 from levada.destinations.ownership import ANOTHERS
-from levada.destinations.verification import FixedTable, Repair
+from levada.destinations.verification import FixedTable, Repair, is_kept
 from levada.errors import DestinationChanged, LevadaError
 from levada.local.jars import Jar, read_jars
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -76,7 +77,7 @@ _MOST_BATCHES: Final = 8
 """The number of usual batches from which a larger one is not faster. This process then has most of the work."""
 
 
-class IcebergDestination(FencedDestination[IcebergState]):
+class IcebergDestination(FileDestination[IcebergState]):
     """Writes each source table to an Iceberg table, with its watermark in every commit.
 
     Upsert tables get position deletes, or deletion vectors in format version 3. The positions come from a key index in
@@ -101,6 +102,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         keeps_deleted=True,
         checks_without_spark=True,
         copies_in_process=True,
+        folds_ahead=True,
     )
     settings_model = Settings
     table_settings_model = TableSettings
@@ -117,8 +119,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
             raise ValueError("an Iceberg destination needs a Spark session")
         self._spark = context.spark
         self._context = context
-        self.batch_tasks: BatchRunner | None = None if context.spark is None else SparkTasks(context.spark)
-        """The runner of the tasks that write large batches. With None this process writes them."""
+        self.batch_tasks = None if context.spark is None else SparkTasks(context.spark)
         self._capacity = 0
         self.maintenance = maintenance or MaintenanceSettings()
         """The settings of `maintain`."""
@@ -174,6 +175,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     def shutdown(self) -> None:
         """Close the catalog."""
+        super().shutdown()
         self._checked.close()
 
     def target_name(self, table: QualifiedTable, name: QualifiedTable) -> TargetName:
@@ -288,14 +290,15 @@ class IcebergDestination(FencedDestination[IcebergState]):
         rows: Iterable[pa.RecordBatch],
         mark: Watermark,
     ) -> None:
-        """Replace the rows that differ. The table counts as changed by another writer until `accept_repair`."""
+        """Replace the rows that differ. A table that another writer has changed counts so until `accept_repair`."""
         from levada.destinations.iceberg.fixed_table import IcebergSnapshot
 
         assert isinstance(fixed, IcebergSnapshot)
         schema, mode = target.schema, self.effective_mode(target)
         with self._opened(target, mark) as (state, table):
+            kept = is_kept(table.check_intact, repair)
             files = arrange_as(table, target, evolve_to(table, schema, mode, self._context.on_schema_change))
-            rewrite_keys(state, table, files, schema, fixed, repair.gone, rows)
+            rewrite_keys(state, table, files, schema, fixed, repair.gone, rows, recorded=kept)
 
     def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
         """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
@@ -431,6 +434,13 @@ class IcebergDestination(FencedDestination[IcebergState]):
 
     # -- one batch
 
+    def _known_states(self) -> Mapping[TableId, IcebergState]:
+        return dict(self._known.states)
+
+    def _task_ahead(self, state: IcebergState, events: TableEvents) -> FoldTask | None:
+        table = self._known.open(state)
+        return None if table is None else task_ahead(state, table, events, self._context)
+
     def _table_of(self, target: TableTarget) -> IcebergState:
         return self._known.of(target)
 
@@ -453,7 +463,7 @@ class IcebergDestination(FencedDestination[IcebergState]):
         table = self._known.open(state)
         if table is None:
             raise missing(state.name, schema.name)
-        check_same_table(table, schema, mode)
+        check_same_mode(table, schema, mode)
         table.check_epoch(mark)
         self._intact(state, table)
         held = table.metadata.lsn
@@ -461,6 +471,8 @@ class IcebergDestination(FencedDestination[IcebergState]):
             return
         after = events.after if held is None else max(events.after, held)
         table.upgrade()
+        if mode is TableMode.UPSERT:
+            take_key(state, table, schema, self._context.pipeline)
         layout = evolve_to(table, schema, mode, self._context.on_schema_change)
         files = arrange_as(table, events.target, layout)
         if mode is TableMode.UPSERT:

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.storage import WrittenFile
-from levada.destinations.iceberg.metadata import Snapshot
+from levada.destinations.fenced import key_changed
+from levada.destinations.iceberg.catalog import has_key, key_property
+from levada.destinations.iceberg.metadata import Property, Snapshot
 from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.small_tables import Rewritten
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.key_index.index import KeyIndex
-from levada.destinations.keys import key_kind
 from levada.schema import ReplicatedTableSchema
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,22 @@ def synced_index(
             index.commit(rewritten.snapshot)
         sync_index(index, table, reader, pipeline)
 
-    return state.index.synced(key_kind(schema), sync)
+    return state.index.synced(schema, sync)
+
+
+def take_key(state: IcebergState, table: IcebergTable, schema: ReplicatedTableSchema, pipeline: str) -> None:
+    """Identify the rows by the key of ``schema`` from now on, if another one does.
+
+    The table has every row of the source from before that key, with its columns. Raise NeedsOperator ``key_changed`` if
+    several rows have the same key or one has NULL, and ``schema_change_unsupported`` without a column of the key.
+    """
+    if has_key(table, schema):
+        return
+    state.index.forget()
+    if not synced_index(state, table, schema, table.metadata.layout, pipeline).is_distinct():
+        raise key_changed(table.name, schema, "several of its rows have the same values there")
+    _log.info("%s: its rows have another key now", table.name)
+    table.set_properties({Property.KEY.value: key_property(schema)})
 
 
 def index_copy(
@@ -59,7 +75,7 @@ def index_copy(
         reader = KeyReader.of(schema, layout.files, index.seed)
         add_files(index, reader, table.storage(), (without_deletes(f.path) for f in files))
 
-    state.index.build(key_kind(schema), add, snapshot)
+    state.index.build(schema, add, snapshot)
 
 
 def sync_index(index: KeyIndex, table: IcebergTable, reader: KeyReader, pipeline: str) -> None:

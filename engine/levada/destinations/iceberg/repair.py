@@ -1,9 +1,10 @@
 """The repair of a table: the rows of some keys are written again.
 
-The commits of a repair are not recorded as Levada's. Until `accept`, they look like those of another writer, so that a
-table whose repair did not end is parked, and not taken for one that equals the source. The caller compares the whole
-table with the source at an LSN again, and accepts it only if nothing differs. So the watermark of that LSN is true,
-whatever another writer did to the table before.
+If another writer has changed the table before, the commits of a repair are not recorded as Levada's. Until `accept`,
+they look like those of another writer, so that a table whose repair did not end is parked, and not taken for one that
+equals the source. The caller compares the whole table with the source at an LSN again, and accepts it only if nothing
+differs. So the watermark of that LSN is true, whatever another writer did to the table before. A table that no other
+writer has changed goes on from its watermark, whether or not its repair ends.
 """
 
 from __future__ import annotations
@@ -43,9 +44,12 @@ def rewrite_keys(
     lake: IcebergSnapshot,
     gone: pa.Table,
     rows: Iterable[pa.RecordBatch],
+    *,
+    recorded: bool,
 ) -> None:
     """Delete the rows ``gone`` of `IcebergSnapshot.digests`, and write ``rows``.
 
+    The commit is ``recorded`` as one of Levada if no other writer has changed the table.
     Raise CommitConflict if the table changed since it was compared.
     """
     if table.metadata.snapshot_id != lake.snapshot:
@@ -60,7 +64,7 @@ def rewrite_keys(
             writer.write(project(batch, files, schema))
     try:
         _delete(deletes, lake, gone)
-        table.write(writer.files, finish(deletes, live), mark=None, unrecorded=True)
+        table.write(writer.files, finish(deletes, live), mark=None, unrecorded=not recorded)
     except CommitConflict:
         deletes.discard()
         remove_files(table.storage(), writer.files)

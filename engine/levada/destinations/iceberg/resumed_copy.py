@@ -14,7 +14,6 @@ from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import deletes_of_copy, finish
 from levada.destinations.key_index.index import index_errors
-from levada.destinations.keys import key_kind
 from levada.schema import ReplicatedTableSchema
 from levada.values import Watermark
 
@@ -36,7 +35,7 @@ def commit_resumed(
     with index_errors(state.index.folder):
         # An index of an earlier table of this name must not survive a crash before the commit.
         state.index.forget()
-        index = state.index.open(key_kind(schema))
+        index = state.index.open(schema)
         reader = KeyReader.of(schema, layout.files, index.seed)
         try:
             with vanishing():

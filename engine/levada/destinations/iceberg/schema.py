@@ -74,6 +74,7 @@ _ARROW: Final[Mapping[str, pa.DataType]] = {
     "uuid": pa.uuid(),
 }
 
+_OPTIONAL: Final = {"value-required": False}
 _RANGE_FIELDS: Final = [name for name, _ in ColumnType(Kind.RANGE, element=ColumnType(Kind.BOOL)).parts]
 
 CHANGELOG_FIELDS: Final[tuple[tuple[str, IcebergType], ...]] = (
@@ -291,18 +292,17 @@ def _iceberg_type(kind: ColumnType, ids: _Ids) -> IcebergType:
         numbered = [(ids(), name, part) for name, part in kind.parts]
         fields = [{"id": i, "name": n, "required": False, "type": _iceberg_type(part, ids)} for i, n, part in numbered]
         return {"type": "struct", "fields": fields}
+    if kind.kind is Kind.MAP:
+        return {"type": "map", "key-id": ids(), "key": "string", "value-id": ids(), "value": "string", **_OPTIONAL}
     return "uuid" if kind.native else _NAMES[kind.kind]
 
 
 def _parts(name: str, kind: IcebergType) -> Iterator[str]:
-    """Yield the names of the elements of a list, and of the fields of a struct, at each depth."""
+    """Yield the names of the parts of a list, a map or a struct, at each depth."""
     if isinstance(kind, str):
         return
-    inner = (
-        [("element", kind["element"])]
-        if "element" in kind
-        else [(f["name"], f["type"]) for f in kind.get("fields", ())]
-    )
+    inner = [(part, kind[part]) for part in ("element", "key", "value") if part in kind]
+    inner += [(f["name"], f["type"]) for f in kind.get("fields", ())]
     for part, below in inner:
         yield f"{name}.{part}"
         yield from _parts(f"{name}.{part}", below)
@@ -334,10 +334,12 @@ def _widened(before: IcebergType, after: IcebergType) -> IcebergType | None:
 
 
 def _unnumbered(kind: IcebergType) -> IcebergType:
-    """Return a struct without the IDs of its fields, and any other type itself."""
-    if isinstance(kind, str) or kind["type"] != "struct":
+    """Return a struct or a map without the IDs of its parts, and any other type itself."""
+    if isinstance(kind, str):
         return kind
-    return {"fields": [{**f, "id": 0} for f in kind["fields"]]}
+    if kind["type"] == "map":
+        return {**kind, "key-id": 0, "value-id": 0}
+    return {"fields": [{**f, "id": 0} for f in kind["fields"]]} if kind["type"] == "struct" else kind
 
 
 def _arrow_type(kind: IcebergType, column: str) -> pa.DataType:
@@ -347,6 +349,9 @@ def _arrow_type(kind: IcebergType, column: str) -> pa.DataType:
                 "element", _arrow_type(kind["element"], column), metadata={FIELD_ID: str(kind["element-id"])}
             )
             return pa.list_(element)
+        if kind["type"] == "map" and kind["key"] == kind["value"] == "string":
+            key, value = (NestedField(kind[f"{part}-id"], part, "string").arrow for part in ("key", "value"))
+            return pa.map_(key.with_nullable(False), value)
         # A struct of another writer may be nested further, and have fields that are required.
         if kind["type"] == "struct" and [f["name"] for f in kind["fields"]] == _RANGE_FIELDS:
             return pa.struct([NestedField(f["id"], f["name"], f["type"]).arrow for f in kind["fields"]])

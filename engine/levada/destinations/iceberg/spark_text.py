@@ -44,8 +44,9 @@ def canonical_text(value: SparkColumn, kind: ColumnType, stored: str) -> SparkCo
             return _hexadecimal(sf.unix_micros(value.cast("timestamp")) - sf.lit(_SINCE_2000_US))
         case Kind.ARRAY:
             assert kind.element is not None
-            return _array_text(value, kind.element, stored) if kind.depth == 1 else nested_text(value, kind)
-        case Kind.RANGE:
+            flat = kind.depth == 1 and not kind.element.parts
+            return _array_text(value, kind.element, stored) if flat else nested_text(value, kind)
+        case Kind.RANGE | Kind.MAP:
             return nested_text(value, kind)
     return value.cast("string")
 
@@ -112,7 +113,7 @@ def listed_decimal_texts() -> Any:
 
 
 def nested_text(value: SparkColumn, kind: ColumnType) -> SparkColumn:
-    """Return the canonical text of lists in lists, or of ranges.
+    """Return the canonical text of lists in lists, of ranges and lists of these, or of maps.
 
     One function has the whole text, because Spark calls no function of Python within ``transform``.
     """

@@ -6,7 +6,7 @@ import random
 import time
 from dataclasses import dataclass, field
 
-from levada.destinations.fenced import TableState
+from levada.destinations.data_files.file_destination import FileTableState
 from levada.destinations.iceberg.arranging import FilePartitions
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.maintenance import FILES_EVERY_S
@@ -19,7 +19,7 @@ from levada.values import TableId
 
 
 @dataclass(slots=True, eq=False)
-class IcebergState(TableState):
+class IcebergState(FileTableState):
     """The state of one table. The lock guards each write to the table too."""
 
     id: TableId
@@ -47,7 +47,8 @@ class IcebergState(TableState):
 
     def forget(self) -> None:
         """Discard the state of a dropped table, with its index and shadow copy."""
-        self.table = self.seen = self.vectors = None
+        FileTableState.forget(self)
+        self.table = self.vectors = None
         self.partitions = FilePartitions()
         self.index.forget()
         self.forget_replacement()

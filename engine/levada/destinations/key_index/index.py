@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +60,8 @@ LIMITS: Final = IndexLimits()
 RATIO: Final = 4
 
 _MANIFEST: Final = "index.json"
-_VERSION: Final = 3
-"""In version 2, a hash had the columns of a key in the order of the source's index."""
+_VERSION: Final = 4
+"""In version 2, a hash had the columns of a key in the order of the source's index. Version 3 did not have the key."""
 
 _FAILING: Final = frozenset({errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM})
 
@@ -111,10 +111,12 @@ class KeyIndex:
     Lookups see changes immediately. `commit` makes all of them durable atomically, and `discard` undoes them.
     """
 
-    def __init__(self, folder: Path, kind: KeyKind, limits: IndexLimits = LIMITS) -> None:
+    def __init__(self, folder: Path, kind: KeyKind, limits: IndexLimits = LIMITS, key: Collection[int] = ()) -> None:
         self._folder = folder
         self._limits = limits
         self._kind = kind
+        self.key = tuple(sorted(key))
+        """The attnums of the key's columns, ascending."""
         self._snapshot_id: int | None = None
         self._next_run = 0
         self._files = FileNumbers(self._limits.obsolete_lines)
@@ -122,14 +124,18 @@ class KeyIndex:
         self._durable: set[str] = set()
         self._recent: list[Entries] = []
         self._recent_rows = 0
+        self._added_rows = 0
         self.seed = new_seed()
         """The seed under which keys must be encoded, see `levada.destinations.keys`."""
 
     @classmethod
-    def open(cls, folder: Path, kind: KeyKind, limits: IndexLimits = LIMITS) -> KeyIndex:
-        """Return the last committed index, or an empty one if there is no readable index of this kind of keys."""
+    def open(cls, folder: Path, kind: KeyKind, limits: IndexLimits = LIMITS, key: Collection[int] = ()) -> KeyIndex:
+        """Return the last committed index, or an empty one if there is no readable index of this key.
+
+        ``key`` has the attnums of the key's columns. The keys of two versions of a table can be of the same kind.
+        """
         private_folder(folder)
-        index = cls(folder, kind, limits)
+        index = cls(folder, kind, limits, key)
         index.discard()
         return index
 
@@ -151,7 +157,15 @@ class KeyIndex:
         """Add rows of a data file, and replace entries with the same keys. By default the positions count from 0."""
         if positions is None:
             positions = np.arange(len(keys), dtype=np.int64)
+        self._added_rows += len(keys)
         self._add(Entries(keys, runs.pack(self._files.add(path), positions)))
+
+    def is_distinct(self) -> bool:
+        """Return True if each row that was added since `clear` has another key, and none was removed or looked up."""
+        self._flush_recent()
+        entries = [run.entries for run in self._runs]
+        distinct = sum(len(block) for block in runs.merge(entries, None, self._limits.block_rows)) if entries else 0
+        return distinct == self._added_rows
 
     def lookup(self, keys: Keys, *, forget: bool = False) -> Locations:
         """Return the location of the newest row of each key.
@@ -167,9 +181,13 @@ class KeyIndex:
         for run in reversed(self._runs):
             if not len(left):
                 break
-            at, hit = runs.locate(run.entries.keys, wanted)
-            locations[left[hit]] = run.entries.locations[at[hit]]
-            missed = ~hit
+            within = runs.span(run.entries.keys, wanted)
+            at, hit = runs.locate(run.entries.keys, wanted.take(within))
+            if not hit.any():
+                continue
+            locations[left[within][hit]] = run.entries.locations[at[hit]]
+            missed = np.ones(len(left), np.bool_)
+            missed[within] = ~hit
             wanted, left = wanted.take(missed), left[missed]
         file_id = runs.file_ids(locations)
         found: Mask = self._files.present()[file_id]
@@ -184,7 +202,7 @@ class KeyIndex:
 
     def clear(self) -> None:
         """Remove all rows and data files."""
-        self._runs, self._recent, self._recent_rows = [], [], 0
+        self._runs, self._recent, self._recent_rows, self._added_rows = [], [], 0, 0
         self._files.clear()
 
     def commit(self, snapshot_id: int) -> None:
@@ -193,7 +211,7 @@ class KeyIndex:
         After an OSError, such as a full disk, call `discard` before the index is used again.
         """
         self._flush_recent()
-        self._merge()
+        self._merge(0, RATIO)
         self._runs = [r if r.name else self._write(iter([r.entries]), r.rows) for r in self._runs]
         names = {r.name for r in self._runs}
         for name in names - self._durable:
@@ -241,13 +259,16 @@ class KeyIndex:
         if self._recent:
             self._runs.append(Run(runs.compact(self._recent)))
             self._recent, self._recent_rows = [], 0
+            # A lookup searches each run, and between the pieces of a large batch there are many.
+            begin = next((i + 1 for i in reversed(range(len(self._runs))) if self._runs[i].name), 0)
+            self._merge(begin, 1)
 
-    def _merge(self) -> None:
-        """Merge runs until each is at least `RATIO` times as large as all newer ones together."""
+    def _merge(self, begin: int, ratio: int) -> None:
+        """Merge runs from ``begin`` on until each is at least ``ratio`` times as large as all newer ones together."""
         newer = 0
         start = len(self._runs)
-        for i in reversed(range(len(self._runs))):
-            if self._runs[i].rows < RATIO * newer:
+        for i in reversed(range(begin, len(self._runs))):
+            if self._runs[i].rows < ratio * newer:
                 start = i
             newer += self._runs[i].rows
         if start < len(self._runs):
@@ -275,6 +296,7 @@ class KeyIndex:
     def _write_manifest(self) -> None:
         data = {
             "kind": self._kind.value,
+            "key": self.key,
             "seed": self.seed.hex(),
             "snapshotId": self._snapshot_id,
             "nextRun": self._next_run,
@@ -287,6 +309,8 @@ class KeyIndex:
         data: dict[str, Any] = json.loads(unseal(path.read_bytes(), _VERSION))
         if data["kind"] != self._kind.value:
             raise ValueError(f"it has keys of kind {data['kind']}")
+        if data["key"] != list(self.key):
+            raise ValueError(f"it has the key {data['key']}")
         self._files = FileNumbers.load(self._folder, data["files"], self._limits.obsolete_lines)
         self._runs = [
             runs.open_run(self._folder, r["name"], self._kind, r["rows"], r["capacity"], r["crc32"])

@@ -93,6 +93,14 @@ def join(parts: Sequence[Entries]) -> Entries:
     return Entries(Keys.concat([p.keys for p in parts]), np.concatenate([p.locations for p in parts]))
 
 
+def span(entries: Keys, keys: Keys) -> slice:
+    """Return the range of the sorted ``keys`` that are not below the first entry or above the last one."""
+    if not len(entries):
+        return slice(0, 0)
+    first = np.searchsorted(keys.high, entries.high[0], "left")
+    return slice(int(first), int(np.searchsorted(keys.high, entries.high[-1], "right")))
+
+
 def locate(entries: Keys, keys: Keys) -> tuple[Indices, Mask]:
     """Return the index of the first entry that is not below each key, and a mask of the keys that it equals."""
     at = np.searchsorted(entries.high, keys.high)

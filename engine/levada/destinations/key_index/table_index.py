@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from levada.destinations.key_index.index import KeyIndex, index_errors
-from levada.destinations.keys import KeyKind
+from levada.destinations.keys import key_kind
+from levada.schema import ReplicatedTableSchema
 from levada.segments.checksums import DamageError
 
 _log = logging.getLogger(__name__)
@@ -22,38 +23,38 @@ class TableIndex:
     folder: Path
     opened: KeyIndex | None = None
 
-    def open(self, kind: KeyKind) -> KeyIndex:
-        """Return the index, which is read from the folder at the first call."""
-        if self.opened is None:
-            self.opened = KeyIndex.open(self.folder, kind)
+    def open(self, schema: ReplicatedTableSchema) -> KeyIndex:
+        """Return the index of the key, which is read from the folder at the first call. Remove one of another key."""
+        if self.opened is None or self.opened.key != tuple(sorted(schema.key)):
+            self.opened = KeyIndex.open(self.folder, key_kind(schema), key=schema.key)
         return self.opened
 
-    def synced(self, kind: KeyKind, sync: Callable[[KeyIndex], None]) -> KeyIndex:
+    def synced(self, schema: ReplicatedTableSchema, sync: Callable[[KeyIndex], None]) -> KeyIndex:
         """Return the index after ``sync`` has updated it to the table's current snapshot and committed it.
 
         If the index is damaged, ``sync`` is called again with an empty one, and must rebuild it. An error discards
         uncommitted changes.
         """
         with index_errors(self.folder):
-            index = self.open(kind)
+            index = self.open(schema)
             try:
                 sync(index)
             except DamageError as error:
                 _log.warning("rebuilding the damaged key index in %s: %s", self.folder, error)
                 self.forget()
-                return self.synced(kind, sync)
+                return self.synced(schema, sync)
             except BaseException:
                 index.discard()
                 raise
             return index
 
-    def build(self, kind: KeyKind, add: Callable[[KeyIndex], None], snapshot: int) -> None:
+    def build(self, schema: ReplicatedTableSchema, add: Callable[[KeyIndex], None], snapshot: int) -> None:
         """Build the index of ``snapshot``, which is committed, by ``add``, which gets an empty index.
 
         An index that cannot be written is forgotten.
         """
         try:
-            index = self.open(kind)
+            index = self.open(schema)
             index.clear()
             add(index)
         except OSError as error:

@@ -33,9 +33,12 @@ def is_document(column: Column) -> bool:
 
 def mapping_of(column: Column) -> dict[str, Any]:
     """Return the column's mapping in the index. An array has that of its elements, a range those of its fields."""
-    if column.type.parts:
-        return {"properties": {n: mapping_of(replace(column, type=part)) for n, part in column.type.parts}}
+    if parts := column.type.scalar.parts:
+        return {"properties": {n: mapping_of(replace(column, type=part)) for n, part in parts}}
     kind = column.type.scalar.kind
+    if kind is Kind.MAP:
+        # Keys as fields would add any number of them to the index, and a dot in one would make an object.
+        return {"properties": {"key": dict(_KEYWORD), "value": dict(_KEYWORD)}}
     if kind in _INTEGERS:
         return {"type": "long"}
     if kind in _FLOATS or kind is Kind.DECIMAL:
@@ -57,9 +60,11 @@ def mapping_of(column: Column) -> dict[str, Any]:
 
 def shape_of(column: Column) -> str:
     """Return the form of the values in JSON. Documents of one shape need no change when a type is widened."""
-    if column.type.parts:
-        return ",".join(shape_of(replace(column, type=part)) for _, part in column.type.parts)
     kind, lists = column.type.scalar.kind, "[]" * column.type.depth
+    if parts := column.type.scalar.parts:
+        return ",".join(shape_of(replace(column, type=part)) for _, part in parts) + lists
+    if kind is Kind.MAP:
+        return "map"
     if kind in _INTEGERS:
         return "integer" + lists
     if kind in _FLOATS:
@@ -81,6 +86,8 @@ def _json(values: pa.Array, kind: ColumnType, *, documents: bool) -> pa.Array:
     if kind.kind is Kind.ARRAY:
         assert kind.element is not None
         return json_text.lists(values, _json(values.flatten(), kind.element, documents=documents))
+    if kind.kind is Kind.MAP:
+        return json_text.map_pairs(values)
     if kind.kind in _INTEGERS:
         return json_text.integers(values)
     if kind.kind in _FLOATS:

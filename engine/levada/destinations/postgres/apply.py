@@ -14,6 +14,7 @@ from levada.destinations.postgres.columns import Layout, reconcile
 from levada.destinations.postgres.connections import lock_exclusively
 from levada.destinations.postgres.intact import check_intact, read_storage
 from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.primary_key import take_key
 from levada.destinations.postgres.state import TableRow
 from levada.destinations.postgres.upsert import apply_upserts
 from levada.postgres.silence import WatchedConnection
@@ -28,15 +29,19 @@ def apply_table(
     connection: WatchedConnection, row: TableRow, events: TableEvents, mode: TableMode, policy: OnSchemaChange
 ) -> TableRow:
     """Apply the changes that the table does not have yet. Return its state, without the new watermark."""
-    schema, same_key = events.schema, sorted(row.key) == sorted(events.schema.key)
-    check_same_table(row.place, schema, mode, made_as=row.mode, same_key=same_key)
+    schema = events.schema
+    check_same_table(row.place, schema, mode, made_as=row.mode, same_key=True)
     storage = check_intact(connection, row)
+    new_key = mode is TableMode.UPSERT and sorted(row.key) != sorted(schema.key)
+    if new_key:
+        take_key(connection, row, schema)
+        row = replace(row, key=schema.key)
     layout = evolve(connection, row, schema, policy)
     after = events.after if row.lsn is None else max(events.after, row.lsn)
     write_changes(connection, row.place, layout, events, after, mode)
     applied = replace(row, layout=layout, storage=storage)
-    # Both a change of columns and TRUNCATE give the table another storage.
-    changed = layout != row.layout or events.truncates
+    # A change of columns, another key and TRUNCATE give the table another storage.
+    changed = layout != row.layout or events.truncates or new_key
     return replace(applied, storage=read_storage(connection, applied)) if changed else applied
 
 

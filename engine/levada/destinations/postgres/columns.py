@@ -75,6 +75,18 @@ class Storage:
     file: int
     columns: Mapping[str, tuple[int, str]]
 
+    @property
+    def is_unaccepted(self) -> bool:
+        """True from the begin of the repair of a table that another session has changed, until the repair is accepted.
+
+        Until then nothing else may show that the table differs.
+        """
+        return self.file < 0
+
+    def unaccepted(self) -> Storage:
+        """Return the storage of a table whose repair is not accepted yet."""
+        return replace(self, file=-1)
+
     def to_json(self) -> str:
         """Return it as JSON."""
         return json.dumps([self.file, self.columns])

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.destinations.arrow_text import map_text
 from levada.destinations.temporal_text import temporal_text
 from levada.pgoutput.temporal import date_text, timestamp_text
 
@@ -116,6 +117,10 @@ def _ranges(values: pa.StructArray, kind: pa.DataType) -> pa.Array:
     return _where_valid(values, text)
 
 
+def _maps(values: pa.MapArray, kind: pa.DataType) -> pa.Array:
+    return pc.cast(map_text(values), kind)
+
+
 def _needs_quotes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
@@ -130,6 +135,7 @@ _TEXTS: Final[Sequence[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, 
     (pa.types.is_timestamp, _stamps),
     (pa.types.is_list, _lists),
     (pa.types.is_struct, _ranges),
+    (pa.types.is_map, _maps),
 )
 """The types whose text is not Arrow's own."""
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Self, cast
 
 import psycopg
@@ -49,7 +50,7 @@ from levada.destinations.postgres.repair import repair_rows
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy
 from levada.destinations.postgres.state import State, TableRow
-from levada.destinations.verification import FixedTable, Repair
+from levada.destinations.verification import FixedTable, Repair, is_kept
 from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
@@ -359,26 +360,34 @@ class PostgresDestination(FencedDestination[_Table]):
         schema, policy = target.schema, self._context.on_schema_change
         # It reads no more, and a change of columns would wait for it.
         self._end_comparison(target.id)
-        patiently(lambda: self._guard(schema, mark))
+        patiently(lambda: self._guard(schema, repair, mark))
         with self._transaction(f"repairing {schema.name}", schema.id, mark.epoch) as connection:
             connection.execute(DEFER)
             row = self._locked(connection, schema, mark)
             after = replace(row, layout=evolve(connection, row, schema, policy), epoch=mark.epoch)
             repair_rows(connection, row.place, after.layout, schema, fixed, repair, rows)
-            self._state.save(connection, row, replace(after, storage=read_storage(connection, after)))
+            storage = read_storage(connection, after)
+            if row.storage is not None and row.storage.is_unaccepted:
+                storage = storage.unaccepted()
+            self._state.save(connection, row, replace(after, storage=storage))
 
-    def _guard(self, schema: ReplicatedTableSchema, mark: Watermark) -> None:
+    def _guard(self, schema: ReplicatedTableSchema, repair: Repair, mark: Watermark) -> None:
+        """Guard the table. If another session may have changed it, it stays changed until `accept_repair`."""
         with self._transaction(f"guarding the table of {schema.name}") as connection:
             row = self._locked(connection, schema, mark)
+            if is_kept(partial(check_intact, connection, row), repair):
+                return
             if not is_guarded(connection, row):
                 self._state.guard(connection, row.place)
+            unaccepted = read_storage(connection, row).unaccepted()
+            self._state.save(connection, row, replace(row, storage=unaccepted))
 
     def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
         """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
         schema = target.schema
         with self._transaction(f"repairing {schema.name}", schema.id, mark.epoch) as connection:
             row = self._locked(connection, schema, mark)
-            storage = check_intact(connection, row)
+            storage = check_intact(connection, replace(row, storage=None))
             self._state.save(connection, row, replace(row, storage=storage, epoch=mark.epoch, lsn=mark.lsn))
         self._table_of(target).seen = mark.lsn
 

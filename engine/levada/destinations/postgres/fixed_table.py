@@ -23,7 +23,7 @@ from levada.destinations.postgres.failures import destination_errors
 from levada.destinations.postgres.left_out import read_rows
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.state import find_relation
-from levada.destinations.postgres.types import column_type
+from levada.destinations.postgres.types import column_type, held_shape
 from levada.destinations.verification import CHUNKS, PLACE, PLACES, Comparison, FixedTable
 from levada.errors import LevadaError, Transient
 from levada.postgres.connection import PostgresConnection
@@ -182,4 +182,4 @@ def _at_destination(column: Column, held: HeldColumn) -> Column:
     oid = column.type_oid
     if column_type(column) != column.type_name:
         oid = _TEXT_ARRAY if column.type.kind is Kind.ARRAY else _TEXT
-    return replace(column, name=held.name, type_oid=oid)
+    return replace(column, name=held.name, type_oid=oid, type=held_shape(column.type))

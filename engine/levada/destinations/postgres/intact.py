@@ -103,6 +103,9 @@ def check_intact(connection: WatchedConnection, row: TableRow) -> Storage:
         message = f"the trigger {GUARD} of {place} was dropped or disabled, so another session may have changed rows"
         raise DestinationChanged("foreign_write", message, hint=hint)
     storage = _storage(row, columns, file)
+    if row.storage is not None and row.storage.is_unaccepted:
+        message = f"{place} was changed by another session, and its repair has not ended"
+        raise DestinationChanged("foreign_write", message, hint=hint)
     if row.storage is not None and storage.file != row.storage.file and storage.columns != row.storage.columns:
         message = f"ALTER TABLE has rewritten columns of {place} in another session, so their values may be others"
         raise DestinationChanged("foreign_write", message, hint=hint)

@@ -8,11 +8,14 @@ from dataclasses import replace
 import pyarrow as pa
 from psycopg import sql
 
+from levada.destinations.data_files.source_types import as_source
+from levada.destinations.kept_values import NoConversionError
 from levada.destinations.postgres.columns import HeldColumn
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.region import read_copy
 from levada.destinations.postgres.shadow_copy import ShadowCopy
 from levada.destinations.postgres.state import TableRow
+from levada.destinations.postgres.types import held_shape
 from levada.destinations.schema_changes import unconvertible
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.silence import WatchedConnection
@@ -52,7 +55,9 @@ def read_rows(
     """
     held = {c.attnum: c for c in columns}
     own = tuple(
-        replace(c, name=held[c.attnum].name, type=held[c.attnum].shape) for c in schema.columns if c.attnum in held
+        replace(c, name=held[c.attnum].name, type=held_shape(held[c.attnum].shape))
+        for c in schema.columns
+        if c.attnum in held
     )
     stored = replace(schema, columns=own)
     command = sql.SQL("COPY (SELECT {} FROM {} t {}) TO STDOUT (FORMAT binary)").format(
@@ -70,8 +75,7 @@ def _converted(rows: pa.RecordBatch, stored: ReplicatedTableSchema, schema: Repl
             arrays.append(pa.nulls(rows.num_rows, column.type.arrow))
             continue
         try:
-            arrays.append(rows.column(places[column.attnum]).cast(column.type.arrow))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            # Arrow's message contains the value, so do not chain it.
+            arrays.append(as_source(rows.column(places[column.attnum]), column.type.arrow))
+        except NoConversionError:
             raise unconvertible(schema) from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from levada.schema import Column, ColumnType, Kind
 from levada.schema.masking import has_text_mask
+from levada.schema.types import Notation
 
 _BY_KIND: Final[Mapping[Kind, str]] = {
     Kind.BOOL: "boolean",
@@ -25,6 +27,8 @@ _BY_KIND: Final[Mapping[Kind, str]] = {
     Kind.TIMESTAMPTZ: "timestamp with time zone",
     Kind.UUID: "uuid",
     Kind.JSON: "json",
+    # As hstore writes it. The extension may be missing.
+    Kind.MAP: "text",
 }
 
 _RANGES: Final[Mapping[Kind, str]] = {
@@ -35,7 +39,9 @@ _RANGES: Final[Mapping[Kind, str]] = {
     Kind.TIMESTAMP: "tsrange",
     Kind.TIMESTAMPTZ: "tstzrange",
 }
-"""The range types by the kind of their bounds. Those of a numrange have any number of digits, as text."""
+"""The range types by the kind of their bounds. Those of a numrange have any number of digits, as text. A multirange
+has the name of its range type with ``multirange`` in place of ``range``.
+"""
 
 _SAME: Final = frozenset(
     {
@@ -92,6 +98,11 @@ def column_type(column: Column) -> str:
     return _by_kind(column.type)
 
 
+def held_shape(shape: ColumnType) -> ColumnType:
+    """Return the type as the destination writes its values: those of an extension have PostgreSQL's own notation."""
+    return shape if shape.notation is Notation.MULTIRANGE else replace(shape, notation=Notation.PLAIN)
+
+
 def unquoted_type(name: str) -> str:
     """Return the name of a built-in type as ``format_type`` writes it without the setting ``quote_all_identifiers``.
 
@@ -115,6 +126,8 @@ def _by_kind(shape: ColumnType) -> str:
         assert shape.element is not None
         return _RANGES[shape.element.kind]
     if shape.kind is Kind.ARRAY:
+        if shape.notation is Notation.MULTIRANGE:
+            return _by_kind(shape.scalar).replace("range", "multirange")
         # PostgreSQL's type of an array says nothing about its dimensions.
         return f"{_by_kind(shape.scalar)}[]"
     return _BY_KIND[shape.kind]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Final
 
 from levada import codes
@@ -22,9 +23,10 @@ def open_staging(config: StagingConfig) -> Staging:
     Raise NeedsOperator ``staging_unusable`` if no file system supports the URI.
     """
     has_properties = config.uri.startswith(_S3) and "?" not in config.uri
-    return Staging.open(
+    opened = Staging.open(
         config.uri, durable=config.durable, properties=config.object_store() if has_properties else None
     )
+    return replace(opened, limits=config.limits)
 
 
 def start_makes_room(error: LevadaError, staging: Staging, pipeline: str) -> bool:

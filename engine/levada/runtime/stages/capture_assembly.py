@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from levada.capture import CaptureHost, CaptureSettings, CaptureWorker, TableResolver
@@ -17,7 +17,13 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.inbox import Inbox, Recorded
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.stored_ledger import StoredLedger
-from levada.runtime.stages.messages import SegmentStaged, SourceRestarted, TableFailed
+from levada.runtime.stages.messages import (
+    EarlyFilesRemoved,
+    FileStagedEarly,
+    SegmentStaged,
+    SourceRestarted,
+    TableFailed,
+)
 from levada.runtime.tables.append_record import readable_from, record_streamed
 from levada.runtime.tables.catalog_reports import (
     LeavesStreamed,
@@ -39,6 +45,8 @@ from levada.stores.interface import PipelineStore
 if TYPE_CHECKING:
     from levada.capture.alterations import Alteration
     from levada.postgres.server import ServerIdentity
+    from levada.schema import ReplicatedTableSchema
+    from levada.segments.files import SegmentFile
     from levada.segments.manifest import Manifest
     from levada.values import Lsn, QualifiedTable, TableId, Witness
 
@@ -119,6 +127,14 @@ class PipelineHost(CaptureHost):
     def segment_staged(self, manifest: Manifest) -> None:
         """Report a staged segment, without waiting."""
         self._inbox.put(SegmentStaged(manifest))
+
+    def file_staged_early(self, file: SegmentFile, schema: ReplicatedTableSchema) -> None:
+        """Report a file of a transaction in progress, without waiting."""
+        self._inbox.put(FileStagedEarly(file, schema))
+
+    def early_files_removed(self, files: Sequence[SegmentFile]) -> None:
+        """Report files that no segment will have, without waiting."""
+        self._inbox.put(EarlyFilesRemoved(tuple(files)))
 
     def persist_ack(self, lsn: Lsn, witness: Witness | None) -> Callable[[], None]:
         """Return a function that stores the ledger and the position."""
@@ -202,5 +218,7 @@ def assemble_worker(
         failover=config.slot.failover,
         heartbeat_s=config.heartbeat_s,
         work_dir=config.work_dir,
+        slices=config.limits.slices,
+        in_progress=config.limits.in_progress,
     )
     return CaptureWorker(settings, log, resolver, host, epoch=epoch, known=known, memory=memory)

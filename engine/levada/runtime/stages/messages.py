@@ -15,6 +15,8 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.copies.outcomes import Outcome
 from levada.runtime.inbox import Ask, Message, Recorded
 from levada.runtime.tables.silent_columns import Columns, Unmarked
+from levada.schema import ReplicatedTableSchema
+from levada.segments.files import SegmentFile
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, TableId, Watermark
 
@@ -31,6 +33,28 @@ class SegmentStaged(Message):
     """A segment was staged."""
 
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class FileStagedEarly(Message):
+    """A file of a transaction in progress is complete. Its rows have the version ``schema``."""
+
+    file: SegmentFile
+    schema: ReplicatedTableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyFilesRemoved(Message):
+    """Files of a transaction in progress are removed, because it was rolled back or is read again."""
+
+    files: tuple[SegmentFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileFolded(Message):
+    """A file of a transaction in progress was folded, or that failed."""
+
+    table: TableId
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from decimal import Decimal
 
 import pytest
 
+from levada import codes
+from levada.errors import NeedsOperator
 from levada.schema import Kind
 from levada.testing.destinations.steps import (
     ORDERS,
@@ -14,9 +16,11 @@ from levada.testing.destinations.steps import (
     apply,
     apply_or_skip,
     check,
+    check_error,
     copied,
     copy,
     order_rows,
+    write,
 )
 from levada.testing.place import DestinationPlace, Row
 from levada.testing.rows import ArrowRows
@@ -101,6 +105,68 @@ class SchemaChanges:
         part.insert(**last)
         apply_or_skip(place, destination, source, part, before)
         check(place, part, [first, {"id": 2, "f": -0.25, "d": Decimal("1.00")}, last])
+
+    def test_another_key(self, place: DestinationPlace, start: OpenDestination, source: Source) -> None:
+        """Rows that were written under one key are found under another one, also by a process that knew the first.
+
+        The columns of both exchange their names, and the former key goes afterwards.
+        """
+        two = table(column(1, "id", Kind.INT4), column(2, "new_id", Kind.INT8), column(3, "note", Kind.TEXT))
+        destination, part = start(), source.add(two)
+        rows: list[Row] = [{"id": i, "new_id": i << 33, "note": f"row {i}"} for i in range(1, 7)]
+        copy(destination, source, part, ArrowRows.of(two, rows[:3], rows[3:]))
+        part.update(**{**rows[0], "note": "before"})
+        part.delete(id=2)
+        apply(destination, source, part)
+        other = start()
+        other.applied(part.schema.id)
+        before = place.rows(part.target)
+        names = replace(two.columns[0], name="old_id"), replace(two.columns[1], name="id"), two.columns[2]
+        part.alter(replace(part.schema, columns=names, key=(2,), identity_attnums=(2,)))
+        part.update(old_id=3, id=3 << 33, note="after")
+        part.delete(id=4 << 33)
+        part.insert(old_id=3, id=9, note="the former key of another row")
+        apply_or_skip(place, destination, source, part, before)
+        expected: list[Row] = [
+            {"old_id": 1, "id": 1 << 33, "note": "before"},
+            {"old_id": 3, "id": 3 << 33, "note": "after"},
+            {"old_id": 5, "id": 5 << 33, "note": "row 5"},
+            {"old_id": 6, "id": 6 << 33, "note": "row 6"},
+            {"old_id": 3, "id": 9, "note": "the former key of another row"},
+        ]
+        check(place, part, expected)
+        part.insert(old_id=None, id=10, note="no former key")
+        part.alter(replace(part.schema, columns=names[1:]))
+        part.update(id=5 << 33, note="found")
+        part.delete(id=9)
+        apply(other, source, part)
+        left: list[Row] = [
+            {"id": 1 << 33, "note": "before"},
+            {"id": 3 << 33, "note": "after"},
+            {"id": 5 << 33, "note": "found"},
+        ]
+        check(place, part, [*left, {"id": 6 << 33, "note": "row 6"}, {"id": 10, "note": "no former key"}])
+
+    @pytest.mark.parametrize("later", [None, 1])
+    def test_another_key_that_does_not_fit(
+        self, place: DestinationPlace, start: OpenDestination, source: Source, later: int | None
+    ) -> None:
+        """A key that is NULL in a row, or the same in two rows, raises ``key_changed``, and the rows stay."""
+        two = table(column(1, "id", Kind.INT4), column(2, "other", Kind.INT4))
+        destination, part = start(), source.add(two)
+        copy(destination, source, part, ArrowRows.of(two, [{"id": 1, "other": 1}, {"id": 2, "other": later}]))
+        before, former = place.rows(part.target), part.target
+        part.alter(replace(part.schema, key=(2,), identity_attnums=(2,)))
+        part.insert(id=3, other=3)
+        if destination.effective_mode(part.target) is not TableMode.UPSERT:
+            pytest.skip("a changelog has no key")
+        batch = part.batch()
+        for each in (destination, destination, start()):
+            with pytest.raises(NeedsOperator) as raised:
+                write(each, source, batch)
+            assert raised.value.code == codes.KEY_CHANGED
+            check_error(raised.value)
+        assert place.rows(former) == before
 
     def test_a_table_renamed_at_the_source(
         self, place: DestinationPlace, start: OpenDestination, source: Source

@@ -31,6 +31,8 @@ _NESTED = (Kind.TEXT, Kind.FLOAT8, Kind.INT8, Kind.TIMESTAMPTZ)
 """Elements of arrays with two dimensions."""
 _BOUNDS = (Kind.INT4, Kind.TEXT, Kind.DATE)
 """Bounds of ranges."""
+_MULTIRANGES = (Kind.INT8, Kind.TIMESTAMPTZ)
+"""Bounds of multiranges."""
 
 KINDS: tuple[Column, ...] = (
     column(1, "id", Kind.INT8),
@@ -44,6 +46,17 @@ KINDS: tuple[Column, ...] = (
     column(60, "vector", Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=Notation.VECTOR),
     column(61, "native", Kind.UUID, native=True),
     *(column(n, f"{e.value}_range", Kind.RANGE, element=ColumnType(e)) for n, e in enumerate(_BOUNDS, 70)),
+    *(
+        column(
+            n,
+            f"{e.value}_multirange",
+            Kind.ARRAY,
+            element=ColumnType(Kind.RANGE, element=ColumnType(e)),
+            notation=Notation.MULTIRANGE,
+        )
+        for n, e in enumerate(_MULTIRANGES, 80)
+    ),
+    column(90, "wkb", Kind.BYTEA, notation=Notation.EWKB),
     *(
         column(n, f"{e.value}_grid", Kind.ARRAY, element=ColumnType(Kind.ARRAY, element=ColumnType(e)))
         for n, e in enumerate(_NESTED, 62)
@@ -91,6 +104,10 @@ def kind_rows() -> list[dict[str, Any]]:
         "int4_range": _range(-5, 7, lower_inc=True),
         "text_range": _range("-0.10", "1000", lower_inc=True, upper_inc=True),
         "date_range": _range(dt.date(2026, 2, 3), None, lower_inc=True),
+        "map": [("a", "1"), ('quote"d', None), ("b\\ => ", ""), ("", 'ünï, "x"=>NULL')],
+        "int8_multirange": [_range(None, -5), _range(7, 1 << 40, lower_inc=True)],
+        "timestamptz_multirange": [_range(dt.datetime(2026, 2, 3, 4, 5, 6, 7, utc), None, lower_inc=True)],
+        "wkb": bytes.fromhex("0101000020E6100000000000000000F03F0000000000000040"),
         "text_grid": [["", None], ['a,"b{', "}\\"]],
         "float8_grid": [[0.1, None, -0.5]],
         "int8_grid": [[1], [None], [-(1 << 63)]],
@@ -120,6 +137,10 @@ def kind_rows() -> list[dict[str, Any]]:
         "timestamptzs": [None],
         "vector": [2.0**20] * 10_000,
         "native": "00000000-0000-0000-0000-000000000000",
+        "map": [],
+        "int8_multirange": [],
+        "timestamptz_multirange": [_range(None, None)],
+        "wkb": b"",
         "text_grid": [],
         "int4_range": _range(None, None, isempty=True),
         "text_range": _range(None, None),

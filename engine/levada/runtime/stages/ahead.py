@@ -1,0 +1,113 @@
+"""Lets the destination fold the files of transactions in progress, so that less is left to do after their COMMIT."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+
+from levada.apply.applier import Applier
+from levada.errors import LevadaError
+from levada.runtime.stages.messages import (
+    ApplyEnded,
+    EarlyFilesRemoved,
+    FileFolded,
+    FileStagedEarly,
+    SegmentStaged,
+)
+from levada.runtime.stages.stage import Stage, StageParts
+from levada.runtime.tables.phases import STREAMING
+from levada.schema import ReplicatedTableSchema
+from levada.segments.files import SegmentFile
+from levada.threads import MarkedPool
+from levada.values import Lsn, TableId
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 2
+"""The files that are folded simultaneously, by a process each."""
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A file that was given to the destination. ``end_lsn`` is that of its segment after the COMMIT."""
+
+    table: TableId
+    future: Future[None]
+    end_lsn: Lsn | None = None
+
+
+class AheadStage(Stage):
+    """Starts the folding of large files before their COMMIT. A batch folds itself what has not begun by then.
+
+    It is made after the stage of batches, which records the end of a batch first.
+    """
+
+    def __init__(self, parts: StageParts, applier: Applier) -> None:
+        super().__init__(parts)
+        self._applier = applier
+        self._pool = MarkedPool(_AT_ONCE, "levada-ahead")
+        self._begun: dict[str, _Begun] = {}
+        """By the paths of the files."""
+        if parts.destination.capabilities.folds_ahead:
+            parts.inbox.on(FileStagedEarly, self._staged)
+            parts.inbox.on(EarlyFilesRemoved, self._removed)
+            parts.inbox.on(SegmentStaged, self._committed)
+            parts.inbox.on(FileFolded, lambda report: self._tidy({report.table}))
+            parts.inbox.on(ApplyEnded, lambda report: self._tidy(set(report.tables)))
+
+    def _staged(self, report: FileStagedEarly) -> None:
+        """Begin with a file of a table that will get it in its next batch."""
+        record = self._registry.tables.get(report.file.table)
+        if record is None or record.phase.name not in STREAMING or record.suspended:
+            return
+        if self._registry.backlog.moves(record.id) or self._registry.backlog.holds(record.id, shadow=True):
+            return
+        after = self._registry.position(record)
+        future = self._pool.submit(self._fold, record.id, after, report.file, report.schema)
+        self._begun[report.file.path] = _Begun(record.id, future)
+        ended = FileFolded(record.id)
+        future.add_done_callback(lambda _: self._inbox.put(ended))
+
+    def _fold(self, table: TableId, after: Lsn, file: SegmentFile, schema: ReplicatedTableSchema) -> None:  # in a pool
+        try:
+            self._applier.fold_ahead(table, after, file, schema)
+        except (LevadaError, InterruptedError, OSError) as error:
+            _log.info("%s: a file is folded after the COMMIT, not before: %s", schema.name, error)
+        except Exception:
+            _log.exception("%s: a file could not be folded before the COMMIT", schema.name)
+
+    def _removed(self, report: EarlyFilesRemoved) -> None:
+        """Forget files that no batch will have. What is being folded is removed when it ends."""
+        for path in (f.path for f in report.files):
+            if (begun := self._begun.get(path)) is not None:
+                begun.future.cancel()
+                begun.end_lsn = Lsn(0)
+        self._tidy({f.table for f in report.files})
+
+    def _committed(self, report: SegmentStaged) -> None:
+        """Leave what has not begun to the batch, which divides it among more processes."""
+        for path in report.manifest.files.paths if report.manifest.files.commit_ts_us is not None else ():
+            if (begun := self._begun.get(path)) is not None:
+                begun.end_lsn = report.manifest.end_lsn
+                if begun.future.cancel():
+                    del self._begun[path]
+
+    def _tidy(self, tables: set[TableId]) -> None:
+        """Remove the results that no batch of these tables will use."""
+        over: dict[TableId, list[str]] = {}
+        for path, begun in self._begun.items():
+            record = self._registry.tables.get(begun.table)
+            if begun.table not in tables or begun.end_lsn is None or not begun.future.done():
+                continue
+            if record is None or self._registry.position(record) >= begun.end_lsn:
+                over.setdefault(begun.table, []).append(path)
+        for table, paths in over.items():
+            self._destination.forget_ahead(table, paths)
+            for path in paths:
+                del self._begun[path]
+
+    def close(self) -> None:
+        """Wait for the files that are folded now."""
+        self._pool.shutdown(cancel_futures=True)
