@@ -183,6 +183,6 @@ class Play:
             elif table["error"] or table["phase"] != "Ready":
                 yield f"{name} is {table['phase']}: {table['error']}"
             else:
-                watched = Watched(oid, "public", name, table["destinationTable"], False, ())
+                watched = Watched(oid, "public", name, table["destinationTable"], False, (), oid)
                 if text := reader.differences(connection, watched):
                     yield f"{name}, which is Ready: {text}"

@@ -9,6 +9,7 @@ from tests.postgres.streams import open_stream, prepare
 from tests.rigs.database import Database, StartPostgres, connection_to
 
 from levada.local.postgres import EmbeddedPostgres
+from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.preflight import PreflightRequest, find_problems, preflight
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.slots import create_slot
@@ -77,6 +78,7 @@ def test_all_problems_come_at_once(db: Database, role: str) -> None:
         "publication_operations": Severity.WARNING,
         "identity_missing": Severity.WARNING,
         "key_missing": Severity.WARNING,
+        "ddl_trigger_unavailable": Severity.WARNING,
     }
     assert [p.severity for p in problems] == sorted((p.severity for p in problems), key=lambda s: s == Severity.WARNING)
     hints = "\n".join(p.hint for p in problems)
@@ -344,3 +346,14 @@ def test_children_that_are_not_selected(db: Database) -> None:
     assert (problem.severity, problem.code) == (Severity.WARNING, "children_unselected")
     assert "chunks.one inherit from table public.hyper" in problem.message
     assert preflight(db.connection, REQUEST) == ()
+
+
+def test_a_role_that_cannot_create_the_event_trigger(db: Database, role: str) -> None:
+    """It is warned of what the pipeline lacks, unless the trigger is there. A superuser creates it."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    warned = "ddl_trigger_unavailable"
+    assert codes(preflight(replace(db.connection, user=role), REQUEST))[warned] is Severity.WARNING
+    assert warned not in codes(preflight(db.connection, REQUEST))
+    with db.connect() as connection:
+        assert install_ddl_trigger(connection)
+    assert warned not in codes(preflight(replace(db.connection, user=role), REQUEST))

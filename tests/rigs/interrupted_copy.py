@@ -3,7 +3,8 @@
 The arguments are a command: ``python interrupted_copy.py python -m levada run ...``.
 
 ``KILL_AT`` in the environment says where: ``range`` after each range that was recorded, ``changes`` after the changed
-rows were read, ``commit`` after the commit at the destination, or nowhere.
+rows were read, ``closed`` when all rows are in PostgreSQL and do not serve yet, ``commit`` after the commit at the
+destination, or nowhere.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from levada.copy.plan import RangeLimits
 from levada.destinations.ducklake import destination
 from levada.destinations.iceberg import resumed_copy
 from levada.destinations.postgres import destination as postgres_destination
+from levada.destinations.postgres import shadow_copy
 from levada.runtime.host import assembly
 from levada.runtime.limits import Limits
 
@@ -35,6 +37,11 @@ def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
     return dying
 
 
+def die(*_: Any, **__: Any) -> Any:
+    """End all processes of the engine."""
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     """Run the command after the name of this file and that of the interpreter."""
     of, small = assembly.pipeline_config, Limits(ranges=RangeLimits(4 << 20, 4 << 20))
@@ -44,6 +51,8 @@ def main() -> None:
             resumable._Journal.finished = then_die(resumable._Journal.finished)  # type: ignore[method-assign]
         case "changes":
             resumable.ResumableRows.check = then_die(resumable.ResumableRows.check)  # type: ignore[method-assign]
+        case "closed":
+            shadow_copy.serve = die
         case "commit":
             resumed_copy.commit_copy = then_die(resumed_copy.commit_copy)
             destination.commit = then_die(destination.commit)  # type: ignore[attr-defined]  # a name of its imports

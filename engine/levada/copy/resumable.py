@@ -192,12 +192,12 @@ class ResumableRows(SnapshotRows):
         now = tuple(r.value for r in results)
         names = tuple(range_name(lsn, i) for lsn, found in kept.finished.items() for i in found)
         names += tuple(range_name(self._lsn, i) for i in left)
+        # If the copy ends from here on, the next attempt reads only the changes.
+        journal.save()
         first = kept.first_lsn
         if first is None:
             self.check()
             return CopiedRows((now,), names=names)
-        # If the copy ends from here on, the next attempt reads only the changes again.
-        journal.save()
         keys, changed = self._read_changes(fn, first, kept)
         self.check()
         return CopiedRows((*earlier, now), keys, changed, names)

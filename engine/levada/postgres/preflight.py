@@ -15,7 +15,7 @@ from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_conditions import copy_problems
-from levada.postgres.ddl import declined_trigger
+from levada.postgres.ddl import trigger_problems
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.generated_columns import generated_problems
@@ -210,7 +210,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     yield from _server_problems(server)
     yield from _connection_problems(server, request)
     yield from _slot_problems(server, slot, request)
-    yield from declined_trigger(declined=not request.ddl_trigger)
+    yield from trigger_problems(conn, declined=not request.ddl_trigger)
     if publication is not None:
         yield from _operation_problems(conn, publication)
         if request.managed:

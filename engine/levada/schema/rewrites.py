@@ -34,6 +34,9 @@ from levada.values import TableId
 
 _WIDENINGS: Final = ((21, 23, 20), (700, 701))
 """int2, int4, int8 and float4, float8: PostgreSQL's cast from one type to a later one of its row keeps every value."""
+_LONGER: Final = frozenset({1043, 1083, 1114, 1184, 1266, 1562, 1700})
+"""Types whose modifier is the highest length, precision or number of digits of a second. A value below it is kept."""
+_NUMERIC: Final = 1700
 _TEXTS: Final = frozenset({25, 1043})
 """text and varchar, which have the same representation."""
 
@@ -202,8 +205,21 @@ def _keeps_values(before: TableStorage, old: ColumnStorage, now: TableStorage, n
     o, n = old.type_oid, new.type_oid
     if any(o in row and n in row and row.index(o) < row.index(n) for row in _WIDENINGS):
         return True
+    if o == n and _is_longer(o, old.typmod, new.typmod):
+        return True
     # A varchar with a length may cut blanks.
     return (_is_enum(before, o) or o in _TEXTS) and (_is_enum(now, n) or (n in _TEXTS and new.typmod < 0))
+
+
+def _is_longer(type_oid: int, old: int, new: int) -> bool:
+    """Return True if a type with the modifier ``new`` has every value that it has with ``old``, with the same text.
+
+    An ALTER TABLE that writes the table again for one column casts the values of each column that it retypes.
+    """
+    if type_oid == _NUMERIC and old >= 0 <= new:
+        # The precision is above the scale, which pads the text (PostgreSQL's ``make_numeric_typmod``).
+        return (old - 4) & 0xFFFF == (new - 4) & 0xFFFF and old <= new
+    return type_oid in _LONGER and old >= 0 and (new < 0 or old <= new)
 
 
 def _is_enum(storage: TableStorage, oid: int) -> bool:

@@ -409,7 +409,8 @@ class DuckLakeDestination(FileDestination[LakeState]):
             intact = read_intact(connection, catalog.lake.uri, row)
             last_id = last_column_id(connection, intact.table.id)
         columns, changes = reconcile(intact.columns, last_id, schema, TableMode.UPSERT, self._context.on_schema_change)
-        if changes:
+        if changes or row.key != key_text(schema):
+            # A batch with another key looks at all rows first, and builds the key index again.
             return None
         index = synced_index(catalog, row, intact, columns, state.index, state.synced, schema)
         storage = catalog.lake.storage(intact.table.folder)

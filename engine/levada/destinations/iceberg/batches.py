@@ -9,6 +9,7 @@ from levada.destinations.data_files.parallel_changelog import ChangelogTask, wri
 from levada.destinations.data_files.parallel_upsert import ParallelUpsert
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.iceberg.arranging import arranged_already
+from levada.destinations.iceberg.catalog import has_key
 from levada.destinations.iceberg.index_sync import synced_index
 from levada.destinations.iceberg.java import CommitConflict
 from levada.destinations.iceberg.schema import IcebergSchema, reconcile
@@ -77,6 +78,9 @@ def task_ahead(
 ) -> FoldTask | None:
     """Return the task that folds changes before their COMMIT, None if a batch would change the form of the files."""
     schema, metadata = events.schema, table.metadata
+    if not has_key(table, schema):
+        # The batch looks at all rows first, and builds the key index again.
+        return None
     if reconcile(metadata.layout, metadata.last_field_id, schema, TableMode.UPSERT, context.on_schema_change).changes:
         return None
     files = arranged_already(table, events.target, metadata.layout)

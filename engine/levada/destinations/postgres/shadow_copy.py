@@ -10,7 +10,7 @@ views, privileges, foreign keys and indexes stay, and readers see the old rows u
 table whose key, mode or types differ from the copy's cannot be kept. It is dropped, and the copy gets its name.
 
 A copy that was interrupted stays with its parts until the next one continues it or begins another, see
-`levada.destinations.postgres.kept_parts`.
+`levada.destinations.postgres.kept_parts`. That includes one that was closed and did not come to serve.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ from levada.schema import ReplicatedTableSchema
 from levada.values import Lsn, QualifiedTable
 
 _KEY_BYTES: Final = 58
+_COLUMNS: Final = """
+SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
+WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
 
 
 @dataclass(slots=True)
@@ -77,17 +81,12 @@ class PartitionWriter:
     def __call__(self, rows: pa.RecordBatchReader) -> str:
         """Write the rows, and return the ID of the transaction."""
         part = str(uuid.uuid4())
-        names = [*rows.schema.names, *(name for name, _ in self.constants)]
         with destination_errors(f"copying rows to {self.place} at {self.server.where}"):
             connection = open_connection(self.server, "copy")
             try:
                 with connection.transaction():
                     begin_transaction(connection)
-                    statement = copy_statement(identifier(self.place), names)
-                    with connection.cursor() as cursor, cursor.copy(statement) as copy:
-                        for batch in rows:
-                            for data in copy_rows(self._with_constants(batch)):
-                                copy.write(data)
+                    fill(connection, self.place, rows, self.constants)
                     self._register(connection, part)
             except psycopg.errors.UndefinedTable:
                 # Another copy of the table has dropped this one.
@@ -95,12 +94,6 @@ class PartitionWriter:
             finally:
                 connection.close()
         return part
-
-    def _with_constants(self, batch: pa.RecordBatch) -> pa.Table:
-        table = pa.Table.from_batches([batch])
-        for name, value in self.constants:
-            table = table.append_column(name, pa.repeat(pa.scalar(value), batch.num_rows))
-        return table
 
     def _register(self, connection: WatchedConnection, part: str) -> None:
         lock = sql.SQL("SELECT FROM {} WHERE copy_id = %s AND is_open FOR SHARE")
@@ -111,6 +104,30 @@ class PartitionWriter:
             "INSERT INTO {} (part_id, copy_id, inserted_by) VALUES (%s, %s, (txid_current() %% 4294967296)::text::xid)"
         )
         connection.execute(insert.format(sql.Identifier(self.state_schema, PARTS)), [part, self.copy_id])
+
+
+def fill(
+    connection: WatchedConnection,
+    place: QualifiedTable,
+    rows: pa.RecordBatchReader,
+    constants: Sequence[tuple[str, str | int]],
+) -> None:
+    """Write rows to a table by one COPY. ``constants`` are values of additional columns, the same in each row."""
+    names = [*rows.schema.names, *(name for name, _ in constants)]
+    with connection.cursor() as cursor, cursor.copy(copy_statement(identifier(place), names)) as copy:
+        for batch in rows:
+            table = pa.Table.from_batches([batch])
+            for name, value in constants:
+                table = table.append_column(name, pa.repeat(pa.scalar(value), batch.num_rows))
+            for data in copy_rows(table):
+                copy.write(data)
+
+
+def create_schema(connection: WatchedConnection, name: str) -> None:
+    """Create a schema if it is missing."""
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20413))", [name])
+    if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [name]).rowcount == 0:
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(name)))
 
 
 def copy_statement(name: sql.Composable, columns: Sequence[str]) -> sql.Composed:
@@ -135,9 +152,9 @@ def begin(
 ) -> ShadowCopy:
     """Drop earlier shadow copies of the table, and create an empty one in the schema of ``place``.
 
-    If one of them is open and its ID is ``kept``, return that one with its rows.
+    If the ID of one of them is ``kept``, return that one with its rows.
     """
-    found = None if kept is None else _interrupted(connection, state, row, kept)
+    found = None if kept is None else _interrupted(connection, state, row, kept, Layout.of(schema), mode)
     drop_all(connection, state, row, keep=None if found is None else kept)
     if kept is not None and found is not None:
         return ShadowCopy(kept, found, schema, mode, Layout.of(schema), lsn)
@@ -145,12 +162,11 @@ def begin(
     made = ShadowCopy(
         copy_id, QualifiedTable(place.schema, f"_levada_{uuid.UUID(copy_id).hex}"), schema, mode, Layout.of(schema), lsn
     )
-    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20413))", [place.schema])
-    if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [place.schema]).rowcount == 0:
-        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(place.schema)))
+    create_schema(connection, place.schema)
     connection.execute(create_table(identifier(made.place), made.layout, mode))
     # A publication FOR ALL TABLES at the destination refuses to delete from a table without a replica identity.
     connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(identifier(made.place)))
+    state.guard(connection, made.place)
     insert = sql.SQL("INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, true, %s)").format(state.table(COPIES))
     owner = row.owner
     connection.execute(
@@ -160,18 +176,32 @@ def begin(
     return made
 
 
-def _interrupted(connection: WatchedConnection, state: State, row: TableRow, copy_id: str) -> QualifiedTable | None:
-    """End the writers of an open copy of the table, and return its place. None: there is none with this ID."""
+def _interrupted(
+    connection: WatchedConnection, state: State, row: TableRow, copy_id: str, layout: Layout, mode: TableMode
+) -> QualifiedTable | None:
+    """Open a copy of the table again, without its writers, and return its place.
+
+    None: there is none with this ID, or another session has altered its columns.
+    """
     find = sql.SQL(
-        "SELECT schema_name, table_name FROM {} WHERE copy_id::text = %s AND is_open"
-        " AND source_id = %s AND table_id = %s AND pipeline = ANY (%s)"
+        "UPDATE {} SET is_open = true WHERE copy_id::text = %s"
+        " AND source_id = %s AND table_id = %s AND pipeline = ANY (%s) RETURNING schema_name, table_name"
     ).format(state.table(COPIES))
     owner = row.owner
     names = list({owner.pipeline, *state.owner.names()})
     found = connection.execute(find, [copy_id, owner.source_id, int(owner.table), names]).fetchone()
-    if found is None or find_relation(connection, place := QualifiedTable(*found)) is None:
+    if found is None or (relation := find_relation(connection, place := QualifiedTable(*found))) is None:
         return None
     end_writers(connection, place)
+    columns = [(c.name, c.type) for c in layout.columns]
+    columns += CHANGELOG_COLUMNS if mode is TableMode.CHANGELOG else ()
+    if connection.execute(_COLUMNS, [relation]).fetchall() != columns:
+        return None
+    key = "SELECT conname::text FROM pg_constraint WHERE conrelid = %s AND contype = 'p'"
+    for (name,) in connection.execute(key, [relation]).fetchall():
+        # Of a copy that was closed. A row may be in two ranges of several snapshots.
+        drop = sql.SQL("ALTER TABLE {} DROP CONSTRAINT {}, REPLICA IDENTITY FULL")
+        connection.execute(drop.format(identifier(place), sql.Identifier(name)))
     return place
 
 
@@ -183,8 +213,8 @@ def close(connection: WatchedConnection, state: State, copy: ShadowCopy, parts: 
     shut = sql.SQL("UPDATE {} SET is_open = false, lsn = %s WHERE copy_id = %s AND is_open").format(state.table(COPIES))
     if connection.execute(shut, [str(copy.lsn), copy.id]).rowcount != 1:
         raise superseded(copy.place)
-    drop = sql.SQL("DELETE FROM {} WHERE copy_id = %s RETURNING part_id::text, inserted_by::text")
-    written = dict(connection.execute(drop.format(state.table(PARTS)), [copy.id]).fetchall())
+    find = sql.SQL("SELECT part_id::text, inserted_by::text FROM {} WHERE copy_id = %s")
+    written = dict(connection.execute(find.format(state.table(PARTS)), [copy.id]).fetchall())
     if missing := set(parts) - written.keys():
         message = f"the state of the destination no longer has {counted(len(missing), 'part')} of the copy {copy.place}"
         raise Transient("shadow_copy_lost", message)
@@ -213,7 +243,8 @@ def position(connection: WatchedConnection, state: State, copy: ShadowCopy, *, l
 
 
 def advance(connection: WatchedConnection, state: State, copy: ShadowCopy, lsn: Lsn) -> None:
-    """Record that the copy has all changes below ``lsn``."""
+    """Record that the copy has all changes below ``lsn``. Its rows are no longer those of its parts."""
+    _forget_parts(connection, state, copy.id)
     update = sql.SQL("UPDATE {} SET lsn = %s WHERE copy_id = %s")
     connection.execute(update.format(state.table(COPIES)), [str(lsn), copy.id])
 
@@ -226,6 +257,7 @@ def serve(
     still = sql.SQL("DELETE FROM {} WHERE copy_id = %s AND NOT is_open").format(state.table(COPIES))
     if connection.execute(still, [copy.id]).rowcount != 1:
         raise superseded(copy.place)
+    _forget_parts(connection, state, copy.id)
     kept = _kept(connection, row, copy, place)
     after = replace(
         row,
@@ -263,10 +295,14 @@ def drop_all(connection: WatchedConnection, state: State, row: TableRow, *, keep
     names = list({owner.pipeline, *state.owner.names()})
     found = connection.execute(find, [owner.source_id, int(owner.table), names, keep]).fetchall()
     for copy_id, schema, name in found:
-        connection.execute(sql.SQL("DELETE FROM {} WHERE copy_id = %s").format(state.table(PARTS)), [copy_id])
+        _forget_parts(connection, state, copy_id)
         copy = QualifiedTable(schema, name)
         end_writers(connection, copy)
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier(copy)))
+
+
+def _forget_parts(connection: WatchedConnection, state: State, copy_id: str) -> None:
+    connection.execute(sql.SQL("DELETE FROM {} WHERE copy_id = %s").format(state.table(PARTS)), [copy_id])
 
 
 def drop_table(connection: WatchedConnection, row: TableRow) -> None:
