@@ -356,3 +356,33 @@ def test_a_prepared_transaction(start_postgres: StartPostgres, tmp_path: Path, e
         assert used(capture) <= (end == "COMMIT")
         assert capture.replayed("a") == capture.source("a")
         assert (early_files(capture) != []) == (used(capture) > 0)
+
+
+def test_texts_of_another_encoding(db: Database, tmp_path: Path) -> None:
+    """They are converted before the end of the transaction too, and one that cannot be is NULL under that policy."""
+    name = f"{db.name}_encoded"
+    db.execute(f"CREATE DATABASE {name} ENCODING 'WIN1252' TEMPLATE template0 LOCALE 'C'")  # type: ignore[arg-type]  # a name of the test
+    encoded = Database(db.server, name)
+    try:
+        encoded.execute("CREATE TABLE a (id int PRIMARY KEY, v text)", "INSERT INTO a VALUES (0, '')")
+        capture = Capture(encoded, tmp_path / "staging")
+        capture.prepare()
+        stream_early(encoded)
+        capture.new_worker(work_dir=tmp_path, **SMALL)
+        with capture.running(), encoded.connect() as c:
+            encoded.execute("UPDATE a SET v = chr(233)")
+            capture.catch_up()
+            c.execute("BEGIN")
+            c.execute("INSERT INTO a SELECT i, chr(233) || repeat(md5(i::text), 60) FROM generate_series(1, 3000) i")
+            c.execute("INSERT INTO a VALUES (3001, chr(129))")
+            c.execute("COMMIT")
+            capture.catch_up()
+        assert capture.error is None
+        assert used(capture) == 1
+        replayed = capture.replayed("a")
+        assert len(replayed) == 3002
+        assert replayed[3001]["v"] is None
+        assert {row["v"][:1] for key, row in replayed.items() if key != 3001} == {"\u00e9"}
+    finally:
+        encoded.close()
+        db.execute(f"DROP DATABASE {name} WITH (FORCE)")  # type: ignore[arg-type]  # as above
