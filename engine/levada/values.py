@@ -305,6 +305,14 @@ class Keyless(StrEnum):
     """Their INSERTs and TRUNCATEs are streamed into a changelog."""
 
 
+class GeneratedColumns(StrEnum):
+    """The treatment of generated columns, which the source computes from others of their row."""
+
+    LEAVE_OUT = "LeaveOut"
+    REPLICATE = "Replicate"
+    """Those that PostgreSQL stores, if it streams them."""
+
+
 class CopiedRows(StrEnum):
     """The part of a table's rows at the time of its copy that the copy took."""
 

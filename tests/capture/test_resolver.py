@@ -101,7 +101,6 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     made.store.next_epoch()
     monkeypatch.setattr(module, "read_ddl_seal", lambda connection: made.seal)
     monkeypatch.setattr(source_catalog, "describe_without_waiting", made.describe)
-    monkeypatch.setattr(module, "published_generated_columns", lambda connection, publication: {})
     monkeypatch.setattr(source_catalog, "read_state", lambda *_: PublicationState("levada", None, {}, {}))
     return made
 

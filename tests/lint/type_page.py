@@ -29,7 +29,8 @@ of numeric(p, s), arrays with several dimensions or another lower bound than 1, 
 294247-01-10 04:00:54.775807 UTC, where the microseconds since 1970 exceed 64 bits. Years before 1 AD are exact, and so
 are those after 9999 up to there.
 
-Generated columns are not replicated: the source computes them from the other columns.
+[Generated columns](guides/generated-columns.md) are left out by default. PostgreSQL 18 can stream those that it
+stores.
 
 `columns.types` of a TableSync [chooses other types](guides/stored-types.md) for columns: text for any, a decimal for a
 numeric without precision, a list for a vector, lists in lists for arrays with several dimensions, a

@@ -9,6 +9,7 @@ from tests.postgres.streams import open_stream, prepare
 from tests.rigs.database import Database, StartPostgres, connection_to
 
 from levada.local.postgres import EmbeddedPostgres
+from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.preflight import PreflightRequest, find_problems, preflight
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.slots import create_slot
@@ -16,7 +17,7 @@ from levada.postgres.table_checks import read_table_properties, reading_problems
 from levada.postgres.unselected import NamedTables
 from levada.schema.stored_types import ColumnChoice
 from levada.spec.source import TableSelector
-from levada.values import QualifiedTable
+from levada.values import GeneratedColumns, QualifiedTable
 
 REQUEST = PreflightRequest("s", "p", True, lambda table: True, 2)
 
@@ -77,6 +78,7 @@ def test_all_problems_come_at_once(db: Database, role: str) -> None:
         "publication_operations": Severity.WARNING,
         "identity_missing": Severity.WARNING,
         "key_missing": Severity.WARNING,
+        "ddl_trigger_unavailable": Severity.WARNING,
     }
     assert [p.severity for p in problems] == sorted((p.severity for p in problems), key=lambda s: s == Severity.WARNING)
     hints = "\n".join(p.hint for p in problems)
@@ -304,21 +306,19 @@ def test_lost_slot_is_a_warning_here(start_postgres: StartPostgres) -> None:
 
 
 @pytest.mark.since(18)
-def test_published_generated_columns_are_reported(db: Database) -> None:
-    """A column that the stream has and a copy lacks is reported for each table, whichever way it is published."""
+def test_generated_columns_that_are_not_streamed_are_reported(db: Database) -> None:
+    """If the manifest asks for generated columns, the check names those that PostgreSQL does not stream."""
     db.execute(
-        "CREATE TABLE wide (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
-        "CREATE TABLE listed (id int PRIMARY KEY, half int GENERATED ALWAYS AS (id / 2) STORED)",
-        "CREATE PUBLICATION p FOR TABLE wide WITH (publish_generated_columns = stored)",
-        "CREATE PUBLICATION q FOR TABLE wide, listed (id, half)",
+        "CREATE TABLE t (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED,"
+        " half int GENERATED ALWAYS AS (id / 2) VIRTUAL)",
+        "CREATE PUBLICATION p FOR TABLE t",
     )
-    (wide,) = preflight(db.connection, replace(REQUEST, selects=lambda t: t.name == "wide"))
-    assert (wide.severity, wide.code) == (Severity.WARNING, "generated_columns_published")
-    assert "public.wide: twice" in wide.message
-    (listed,) = preflight(db.connection, replace(REQUEST, publication="q"))
-    assert "public.listed: half" in listed.message
-    db.execute("ALTER PUBLICATION p SET (publish_generated_columns = none)")
-    assert preflight(db.connection, replace(REQUEST, selects=lambda t: t.name == "wide")) == ()
+    request = replace(REQUEST, managed=True, selects=lambda t: t.name == "t")
+    assert "generated_columns_left_out" not in codes(preflight(db.connection, request))
+    found = preflight(db.connection, replace(request, generated_columns=GeneratedColumns.REPLICATE))
+    [left_out] = [p for p in found if p.code == "generated_columns_left_out"]
+    assert left_out.severity is Severity.WARNING
+    assert "public.t are left out (half)" in left_out.message
 
 
 def test_a_table_that_was_just_dropped_lacks_no_privilege(db: Database) -> None:
@@ -346,3 +346,14 @@ def test_children_that_are_not_selected(db: Database) -> None:
     assert (problem.severity, problem.code) == (Severity.WARNING, "children_unselected")
     assert "chunks.one inherit from table public.hyper" in problem.message
     assert preflight(db.connection, REQUEST) == ()
+
+
+def test_a_role_that_cannot_create_the_event_trigger(db: Database, role: str) -> None:
+    """It is warned of what the pipeline lacks, unless the trigger is there. A superuser creates it."""
+    db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    warned = "ddl_trigger_unavailable"
+    assert codes(preflight(replace(db.connection, user=role), REQUEST))[warned] is Severity.WARNING
+    assert warned not in codes(preflight(db.connection, REQUEST))
+    with db.connect() as connection:
+        assert install_ddl_trigger(connection)
+    assert warned not in codes(preflight(replace(db.connection, user=role), REQUEST))

@@ -103,7 +103,8 @@ def publication_locked(db: Database) -> Iterator[None]:
         yield
         holder.execute("ROLLBACK")
     with db.connection.connect() as session:
-        assert give_back(session)
+        # The first call may take the root out, because of which another leaf had the identity FULL.
+        assert give_back(session) or give_back(session)
 
 
 def outcomes(

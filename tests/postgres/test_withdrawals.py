@@ -14,7 +14,7 @@ from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import Transient
 from levada.postgres.ddl import DdlMessage, install_ddl_trigger, parse_ddl_message, remove_ddl_trigger
-from levada.postgres.lent_identities import give_back
+from levada.postgres.lent_identities import give_back, lent_for_long
 from levada.postgres.publication_owners import mark_publication
 from levada.postgres.publications import ensure_coverage
 from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw, withdrawal_problems
@@ -127,6 +127,38 @@ def test_a_new_partition_gets_the_full_identity_of_its_root(managed: Database, s
     assert managed.query(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relispartition AND relreplident <> 'f'"
     ) == [("unpublished",)]
+
+
+def test_a_partition_without_a_key_has_the_identity_of_its_root_until_it_has_one(managed: Database) -> None:
+    """Its own identity comes back with a key, or once no publication needs another one. The trigger may go before."""
+    managed.execute(
+        "CREATE TABLE root (id int NOT NULL) PARTITION BY LIST (id)",
+        "ALTER TABLE root REPLICA IDENTITY FULL",
+        "CREATE TABLE a PARTITION OF root FOR VALUES IN (1)",
+        "CREATE TABLE b PARTITION OF root FOR VALUES IN (2)",
+        "ALTER TABLE a ADD PRIMARY KEY (id)",
+        "ALTER TABLE b ADD PRIMARY KEY (id)",
+        "ALTER TABLE a REPLICA IDENTITY DEFAULT",
+        "ALTER TABLE b REPLICA IDENTITY DEFAULT",
+    )
+    manage(managed, "root")
+    managed.execute(
+        "INSERT INTO root VALUES (1), (2)",
+        "ALTER TABLE a DROP CONSTRAINT a_pkey",
+        "ALTER TABLE b DROP CONSTRAINT b_pkey",
+        "UPDATE root SET id = id",
+    )
+    identities = "SELECT relreplident::text FROM pg_class WHERE relname IN ('a', 'b') ORDER BY relname"
+    with managed.connection.connect() as c:
+        assert give_back(c)
+        assert managed.query(identities) == [("f",), ("f",)]
+        managed.execute("ALTER TABLE a ADD PRIMARY KEY (id)", "UPDATE root SET id = id")
+        assert give_back(c)
+        assert managed.query(identities) == [("d",), ("f",)]
+        managed.execute("UPDATE root SET id = id", "ALTER TABLE root DETACH PARTITION b")
+        assert give_back(c)
+        assert managed.query(identities) == [("d",), ("d",)]
+        assert remove_ddl_trigger(c)
 
 
 def test_only_managed_publications_lose_tables_and_only_for_good(db: Database, role: str) -> None:
@@ -314,6 +346,28 @@ def test_a_statement_over_many_tables_waits_for_one_lock(db: Database) -> None:
 
 
 @pytest.mark.since(15)
+def test_a_partition_keeps_the_identity_of_its_root_for_a_row_filter(db: Database) -> None:
+    """It has a key, which lacks the column of the filter. So nothing is given back, as it would be lent again."""
+    with_media(db)
+    db.execute(
+        "CREATE TABLE root (id int NOT NULL, v int) PARTITION BY LIST (id)",
+        "ALTER TABLE root REPLICA IDENTITY FULL",
+    )
+    manage(db, "root")
+    db.execute(
+        "ALTER PUBLICATION p SET TABLE media, root WHERE (v > 0)",
+        "CREATE TABLE a PARTITION OF root DEFAULT",
+        "ALTER TABLE a ADD PRIMARY KEY (id)",
+        "INSERT INTO root VALUES (1, 1)",
+        "UPDATE root SET v = 2",
+    )
+    with db.connection.connect() as c:
+        assert give_back(c)
+    db.execute("UPDATE root SET v = 3")
+    assert db.query("SELECT relreplident::text FROM pg_class WHERE relname = 'a'") == [("f",)]
+
+
+@pytest.mark.since(15)
 def test_a_trigger_goes_only_when_nothing_is_lent(db: Database) -> None:
     """Another version of it keeps the record of what was lent. The SQL of the error gives it back, and then it goes."""
     with_media(db)
@@ -328,6 +382,9 @@ def test_a_trigger_goes_only_when_nothing_is_lent(db: Database) -> None:
             remove_ddl_trigger(engine, wait_s=0)
         assert raised.value.code == "identity_lent"
         assert raised.value.hint is not None
+        warned = lent_for_long(engine)
+        assert warned is not None
+        assert str(warned.hint).endswith(raised.value.hint.partition("run: ")[2])
         holder.execute("ROLLBACK")
         c.execute(raised.value.hint.partition("run: ")[2])
         assert published(db) == set()

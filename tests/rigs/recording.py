@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 from levada.copy.rows import TableRows
 from levada.destinations import Capabilities, Destination
+from levada.destinations.groups import NewTable
 from levada.schema import TableTarget
 from levada.segments.batch import EventBatch
 from levada.values import Durability, QualifiedTable, TableId, TableMode, Watermark
@@ -71,6 +72,34 @@ class Recording(Destination):
     def copies_of(self, table: str) -> int:
         """Return the number of copies of the table."""
         return sum(copy[0] == table for copy in self.copies)
+
+
+class Together(Recording):
+    """A destination that writes groups of small tables. It says that a table in ``taken`` is there already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: list[list[str]] = []
+        self.taken: set[str] = set()
+        self.before_group: Callable[[], None] = lambda: None
+        """Called in the snapshot of a group, before its tables are locked."""
+        self.before_write: Callable[[], None] = lambda: None
+        """Called after the rows of a group are read."""
+
+    def group_writer(self) -> Together:
+        return self
+
+    def free(self, targets: Sequence[TableTarget]) -> Collection[TableId]:
+        self.before_group()
+        return {its.id for its in targets if its.schema.name.name not in self.taken}
+
+    def write(self, tables: Sequence[NewTable], mark: Watermark) -> Collection[TableId]:
+        self.before_write()
+        with self.lock:
+            self.groups.append([its.target.schema.name.name for its in tables])
+        for its in tables:
+            self.write_table_rows(its.target, its.rows, mark)
+        return {its.id for its in tables}
 
 
 class Once(Recording):

@@ -41,11 +41,12 @@ class Replicated:
     def start(self, ordering: str = "Table", *, wait: bool = True, compare: bool = False, **more: Any) -> None:
         """Start the pipeline, and wait until it has caught up. With ``compare``, a lost slot costs a comparison."""
         name = self.db.name.replace("_", "-")
+        publication = more.pop("publication", PublicationConfig(f"levada_{self.db.name}"))
         config = PipelineConfig(
             name,
             self.db.connection,
             SlotConfig(f"levada_{self.db.name}", resync_when_lost=compare, compare_when_lost=compare),
-            PublicationConfig(f"levada_{self.db.name}"),
+            publication,
             StagingConfig(f"file://{self.folder / 'staging'}", durable=True),
             self.folder,
             selects=lambda table: table.schema == "public",

@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.rigs.counting import Counting
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Rig
 from tests.rigs.recording import Recording
 from tests.rigs.waiting import LIMIT_S
 
-from levada.stores import Change, Key, MemoryStorage
-from levada.stores.storage import Versions
 from levada.values import TableId, Watermark
 
 WRITES_OF_A_TABLE = 8
 """The most writes from a table's discovery until it is Ready. Before they were stored together, there were 10."""
 WRITES_OF_A_START = 3
 """The most writes of a start with tables that are Ready already."""
-
-
-class Counting(MemoryStorage):
-    """Counts the writes of documents of tables."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes = 0
-
-    def update(self, epoch: int | None, keys: Collection[Key[Any]], change: Change) -> dict[Key[Any], Versions]:
-        self.writes += any(key.table is not None for key in keys)
-        return super().update(epoch, keys, change)
 
 
 @pytest.fixture

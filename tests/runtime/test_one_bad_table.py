@@ -32,15 +32,6 @@ FAULTS = (
         ("ALTER TABLE bad RENAME COLUMN _levada_note TO note",),
     ),
     Fault(
-        "generated_columns_published",
-        (
-            "CREATE TABLE bad (id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED)",
-            "ALTER PUBLICATION p ADD TABLE bad (id, twice)",
-        ),
-        ("ALTER PUBLICATION p SET TABLE orders, bad (id)",),
-        since=18,
-    ),
-    Fault(
         "identity_missing",
         (
             "CREATE TABLE bad (id int, twice int GENERATED ALWAYS AS (id * 2) STORED PRIMARY KEY)",

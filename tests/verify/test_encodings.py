@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 from tests.rigs.database import Database
+from tests.rigs.extension_types import add_hstore
 from tests.rigs.pipeline import HELD, reach, table
 from tests.rigs.replicated import Replicated, replicated
 
+from levada.runtime.config import TableConfig
 from levada.runtime.pipeline import Pipeline
+from levada.schema.stored_types import StoredTypes
 from levada.status import TableProgress
-from levada.values import OnUnrepresentable
+from levada.values import OnUnrepresentable, QualifiedTable
 
 __all__ = ["replicated"]
 
@@ -172,3 +175,26 @@ def test_a_name_that_cannot_be_converted(encoded: Replicated, encoding: Encoding
     )
     reach(pipeline(encoded), lambda p: encoded.replica.query("SELECT FROM shop_public.other") == [()])
     require_parked(encoded, "malformed_message")
+
+
+@pytest.mark.sampled
+def test_texts_in_a_map(encoded: Replicated, encoding: Encoding) -> None:
+    """A map has its keys and values in UTF-8, and is NULL as a whole if one of them cannot be converted."""
+    with encoded.db.connect() as connection:
+        add_hstore(connection)
+    made = "('\"k\"=>\"' || {} || '\"')::hstore"
+    good, bad = made.format(f"'{encoding.good}'"), made.format(encoding.bad_text)
+    run(
+        encoded,
+        "ALTER TABLE other ADD h hstore",
+        f"INSERT INTO other VALUES (1, '', {good}), (2, '', {bad})",
+    )
+    types = TableConfig(stored_types=StoredTypes.of({"h": "Map"}))
+    encoded.start(on_unrepresentable=OnUnrepresentable.NULL, tables={QualifiedTable("public", "other"): types})
+    run(encoded, "INSERT INTO other SELECT id + 10, v, h FROM other")
+    encoded.wait_caught_up()
+    text = f'"k"=>"{encoding.good}"'
+    found = encoded.replica.query("SELECT h FROM shop_public.other ORDER BY id")
+    assert found == [(text,), (None,), (text,), (None,)]
+    assert encoded.pipeline is not None
+    assert encoded.pipeline.verify(QualifiedTable("public", "other")).equal

@@ -39,11 +39,11 @@ from levada.postgres.ddl import (
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
+from levada.postgres.generated_columns import require_masked
 from levada.postgres.identity_remedies import identify_again, identity_statements
 from levada.postgres.mask_comments import read_table_comments
 from levada.postgres.membership import lost_identity, set_unlogged, streamed_as_root
 from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
-from levada.postgres.table_checks import generated_error, published_generated_columns
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
 from levada.schema.masking import require_same_masks, with_masks
@@ -254,6 +254,7 @@ class TableResolver(SchemaResolver):
         self, description: TableDescription, before: ReplicatedTableSchema, at: SnapshotId
     ) -> ReplicatedTableSchema | None:
         """Return the version with the columns of ``description``, or None if it is ``before``."""
+        description = self._catalog.as_streamed(description)
         table, name = description.id, before.name
         choice = self._choice(table, name, before)
         excluded = choice.excluded
@@ -273,6 +274,7 @@ class TableResolver(SchemaResolver):
             )
             require_usable_names(name, announced.columns)
             announced = self._masked(announced, choice, before)
+            require_masked(announced, description.storage.generated)
         except NeedsOperator as error:
             self._leave_out(table, name, error, at)
             return None
@@ -363,13 +365,14 @@ class TableResolver(SchemaResolver):
         if before is not None and unchanged and choice == ColumnChoice.of(before) and self._announced(at):
             self._current[relation.oid] = before
             return before
-        description = self._catalog.describe(relation.oid)
+        # The message itself shows which generated columns were streamed at that time.
+        found = self._catalog.describe(relation.oid)
+        description = None if found is None else found.with_generated({c.name for c in relation.columns})
         choice = self._commented(relation.oid, choice)
         now = self._published(before, description)
         attnums = match_columns(relation.columns, () if before is None else all_columns(before), now)
         if attnums is None:
-            streamed = published_generated_columns(self._catalog.connected(), self._publication).get(relation.table)
-            raise generated_error(self._publication, name, streamed) if streamed else ambiguous(name)
+            raise ambiguous(name)
         by_attnum = dict(zip(attnums, relation.columns, strict=True))
         names = {attnum: column.name for attnum, column in by_attnum.items()}
         left_out = excluded_attnums(names, excluded, before, {c.attnum: c.name for c in now})
@@ -385,7 +388,9 @@ class TableResolver(SchemaResolver):
                 ExcludedColumn(a, c.name, c.type_oid, c.typmod) for a, c in by_attnum.items() if a in left_out
             ),
         )
-        return self._adopt(self._masked(version, choice, before, {c.attnum: c.name for c in now}), before, at)
+        masked = self._masked(version, choice, before, {c.attnum: c.name for c in now})
+        require_masked(masked, () if description is None else description.storage.generated)
+        return self._adopt(masked, before, at)
 
     def _masked(
         self,

@@ -66,7 +66,9 @@ class SnapshotSource(BatchSource):
     def decoded(self) -> Iterator[ChangeBatch]:
         """Yield the rows, one partition after another."""
         for table in self._tables:
-            schema = read_table_schema(self._connection, table.id, columns=table.column_attnums)
+            schema = read_table_schema(
+                self._connection, table.id, publication=self._publication, columns=table.column_attnums
+            )
             for leaf in table.leaves:
                 # Each COPY begins with its own header.
                 decoder = CopyDecoder(schema)

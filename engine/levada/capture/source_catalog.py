@@ -13,6 +13,7 @@ from levada.postgres.append_publication import PublicationNames, read_state
 from levada.postgres.catalog import describe_without_waiting
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.description import TableDescription
+from levada.postgres.generated_columns import as_streamed
 from levada.values import TableId
 
 
@@ -44,6 +45,13 @@ class SourceCatalog:
             if error.code != codes.TABLE_MISSING:
                 raise
             return None
+
+    def as_streamed(self, description: TableDescription) -> TableDescription:
+        """Return a definition with the generated columns that the publication streams now."""
+        if not description.generated:
+            return description
+        listed = self.column_list(description.id)
+        return as_streamed(self.connected(), self._publications.main, description, listed)
 
     def column_list(self, table: TableId) -> tuple[int, ...] | None:
         """Return the attnums of a table that are published, None for all or for a table that is no member."""

@@ -27,7 +27,7 @@ from levada.pgoutput.wire import (
 )
 from levada.schema import ColumnType, Kind
 
-_TEXTS: Final = frozenset({Kind.TEXT, Kind.JSON})
+_TEXTS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.MAP})
 _HIGH: Final = 0x80
 
 

@@ -54,8 +54,12 @@ def decode_hstore(values: Values) -> pa.Array:
     _check_gaps(data, pairs, row, ends, rows)
     counts = np.zeros(len(values), np.int64)
     counts[rows] = np.bincount(row, minlength=len(rows))
-    keys = strings(without_escapes(buffer, data, escaping, pairs.key, pairs.key_end, np.ones(len(row), np.bool_)))
-    texts = strings(without_escapes(buffer, data, escaping, pairs.value, pairs.value_end, pairs.valid))
+    every = np.ones(len(row), np.bool_)
+    try:
+        keys = strings(without_escapes(buffer, data, escaping, pairs.key, pairs.key_end, every))
+        texts = strings(without_escapes(buffer, data, escaping, pairs.value, pairs.value_end, pairs.valid))
+    except RowError as error:
+        raise RowError(int(rows[row[error.row]]), error.what) from None
     entries = pa.StructArray.from_arrays([keys, texts], fields=[_MAP.key_field, _MAP.item_field])
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     validity = None if values.valid is None else bitmap(values.valid)

@@ -16,6 +16,7 @@ from levada.errors import NeedsOperator, Transient
 from levada.postgres.description import TableDescription, type_infos
 from levada.postgres.description_sql import DESCRIPTION_QUERY, TYPES_QUERY
 from levada.postgres.failures import source_errors
+from levada.postgres.generated_columns import as_streamed
 from levada.postgres.publications import create_statement, leave_out_unidentified
 from levada.postgres.seal import SEAL_SCHEMA
 from levada.postgres.silence import WatchedConnection
@@ -330,6 +331,7 @@ def read_table_schema(
     conn: psycopg.Connection[Any],
     table_id: TableId,
     *,
+    publication: str = "",
     columns: Collection[int] | None = None,
     exclude: Collection[str] = (),
     policy: OnUnrepresentable = OnUnrepresentable.ERROR,
@@ -337,11 +339,11 @@ def read_table_schema(
 ) -> ReplicatedTableSchema:
     """Return the table's replicated schema as the connection's snapshot sees it.
 
-    ``columns`` are the attnums of the publication's column list, and None means all. ``exclude`` are names of columns
-    to leave out. ``snapshot_id`` is the schema version, and None means 0/0, the version of a copy. Raise NeedsOperator
-    ``table_missing``.
+    ``columns`` are the attnums of the column list of ``publication``, and None means all. ``exclude`` are names of
+    columns to leave out. ``snapshot_id`` is the schema version, and None means 0/0, the version of a copy. Raise
+    NeedsOperator ``table_missing``.
     """
-    description = read_table_description(conn, table_id)
+    description = as_streamed(conn, publication, read_table_description(conn, table_id), columns)
     return description.schema(columns=columns, exclude=exclude, policy=policy, snapshot_id=snapshot_id)
 
 

@@ -121,6 +121,22 @@ WHERE n.nspname = %s AND c.relname = 'lent' AND pg_catalog.pg_get_userbyid(c.rel
 """
 
 
+_WITHOUT_TRIGGER: Final = (
+    "schema changes are found by comparing the catalog, so several changes of columns at once need a resync"
+    " (schema_change_ambiguous), a table that is rewritten and changed within ten seconds is parked, and one that loses"
+    " its replica identity refuses UPDATEs for up to a second. No UPDATE fails if ALTER TABLE … REPLICA IDENTITY FULL"
+    " comes before the statement that drops its key"
+)
+
+# Managed services let members of these roles create event triggers, and no one else is a superuser there.
+_CREATABLE: Final = """
+SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = current_user AND (r.rolsuper
+    OR EXISTS (SELECT FROM pg_catalog.pg_event_trigger t WHERE t.evtname = %s AND t.evtenabled = 'A')
+    OR EXISTS (SELECT FROM pg_catalog.pg_roles m WHERE m.rolname IN ('rds_superuser', 'supabase_admin')
+        AND pg_catalog.pg_has_role(current_user, m.oid, 'MEMBER')))
+"""
+
+
 def parse_ddl_message(content: str | bytes) -> Announcement:
     """Parse the content of an authenticated message. Raise DecodeError ``bad_ddl_message``."""
     try:
@@ -194,16 +210,21 @@ def install_ddl_trigger(conn: psycopg.Connection[Any]) -> bool:
     return True
 
 
-def declined_trigger(*, declined: bool) -> Iterator[Problem]:
-    """Yield a warning that says what a pipeline without the trigger lacks, if the manifest declines it."""
+def trigger_problems(conn: psycopg.Connection[Any], *, declined: bool) -> Iterator[Problem]:
+    """Yield a warning that says what a pipeline without the trigger lacks, if it is declined or cannot be created."""
     if declined:
         yield Problem(
             Severity.WARNING,
             "ddl_trigger_declined",
-            "spec.source.ddlTrigger is None: schema changes are found by comparing the catalog, so several changes of"
-            " columns at once need a resync (schema_change_ambiguous), a table that is rewritten and changed within ten"
-            " seconds is parked, and one that loses its replica identity refuses UPDATEs for up to a second",
+            f"spec.source.ddlTrigger is None: {_WITHOUT_TRIGGER}",
             "set spec.source.ddlTrigger to Managed, with a role that is a superuser",
+        )
+    elif conn.execute(_CREATABLE, [TRIGGER]).fetchone() is None:
+        yield Problem(
+            Severity.WARNING,
+            "ddl_trigger_unavailable",
+            f"the role is no superuser, so it cannot create Levada's event trigger: {_WITHOUT_TRIGGER}",
+            "use a role that is a superuser. Or set spec.source.ddlTrigger to None, which accepts this",
         )
 
 

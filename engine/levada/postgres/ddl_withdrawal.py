@@ -6,7 +6,7 @@ from typing import Final
 
 from psycopg import sql
 
-from levada.postgres.lent_identities import LEND
+from levada.postgres.lent_identities import LEND, ROOTS_IDENTITY
 from levada.postgres.lent_identities import SETTING as LENDING
 from levada.postgres.publication_owners import OWNED
 from levada.postgres.readmissions import SETTING, record_statements
@@ -70,7 +70,7 @@ BEGIN
             FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
             JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
         )
-        SELECT DISTINCT n.nspname, l.relname
+        SELECT DISTINCT l.oid AS relation, n.nspname, l.relname
         FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
         JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
         JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relreplident = 'f'
@@ -78,7 +78,9 @@ BEGIN
         WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
     LOOP
         BEGIN
+            PERFORM pg_catalog.set_config({lending}, 'yes', true);
             EXECUTE pg_catalog.format('ALTER TABLE %I.%I REPLICA IDENTITY FULL', member.nspname, member.relname);
+            PERFORM pg_catalog.set_config({lending}, '', true);{roots_identity}
         EXCEPTION WHEN OTHERS THEN
             IF SQLSTATE = '55P03' THEN
                 PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
@@ -212,5 +214,6 @@ def withdraw_body(version: int) -> sql.Composed:
         record=record_statements(version),
         setting=sql.Literal(SETTING),
         lend=LEND,
+        roots_identity=ROOTS_IDENTITY,
         lending=sql.Literal(LENDING),
     )

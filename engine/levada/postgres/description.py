@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from levada.errors import NeedsOperator
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, TypeInfo, resolve_type
 from levada.schema.storage import TableStorage
 from levada.schema.stored_types import AS_RESOLVED, StoredTypes, with_stored_types
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId, resync_command
+
+_STORED: Final = "s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,10 @@ class CatalogColumn:
 class TableDescription:
     """A table's definition from the catalog: all columns except generated ones in attnum order, and its keys.
 
-    ``primary_key`` and ``identity_key`` have attnums in key order. A deferrable key does not identify a row and is left
-    out. ``types`` describes the columns' types that are not built in. ``storage`` identifies the stored rows.
+    ``generated`` has the generated columns that are stored. PostgreSQL streams no others, and these only if the
+    publication says so, see `with_generated`. ``primary_key`` and ``identity_key`` have attnums in key order. A
+    deferrable key does not identify a row and is left out. ``types`` describes the columns' types that are not built
+    in. ``storage`` identifies the stored rows.
     """
 
     id: TableId
@@ -77,6 +81,7 @@ class TableDescription:
     identity_key: tuple[int, ...]
     types: Mapping[int, TypeInfo]
     storage: TableStorage
+    generated: tuple[Column, ...] = ()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableDescription:
@@ -90,6 +95,7 @@ class TableDescription:
             id=TableId(int(data["id"])),
             name=QualifiedTable(data["schema"], data["name"]),
             columns=tuple(row.described(types, missing, filled) for row in rows if not row.generated),
+            generated=tuple(row.described(types, missing, filled) for row in rows if row.generated == _STORED),
             identity=identity,
             primary_key=primary_key,
             identity_key=identity_key,
@@ -104,11 +110,19 @@ class TableDescription:
             ),
         )
 
+    def with_generated(self, names: Collection[str] | None = None) -> TableDescription:
+        """Return the definition with the stored generated columns of these names among the others, None for all."""
+        found = [c for c in self.generated if names is None or c.name in names]
+        if not found:
+            return self
+        columns = sorted([*self.columns, *found], key=lambda c: c.attnum)
+        return replace(self, columns=tuple(columns), generated=tuple(c for c in self.generated if c not in found))
+
     def require_streamed_key(self, columns: Collection[int] | None) -> None:
         """Raise NeedsOperator ``identity_missing`` if the stream lacks a column of the replica identity.
 
-        ``columns`` are the attnums of the publication's column list, and None means all. Generated columns are not
-        streamed. Without a part of the key, a DELETE does not show which row it deletes.
+        ``columns`` are the attnums of the publication's column list, and None means all. Without a part of the key, a
+        DELETE does not show which row it deletes.
         """
         streamed = {c.attnum for c in self.columns if columns is None or c.attnum in columns}
         if lacking := sorted(set(self.identity_key) - streamed):

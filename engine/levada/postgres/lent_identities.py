@@ -4,18 +4,26 @@ Another session may have locked the publication, or the root of a partition, unt
 application's UPDATE does not wait for that: the table gets an identity with which PostgreSQL accepts it, and is
 published a moment longer. A row of `TABLE` has the former identity, which the engine gives back as soon as nothing is
 locked. Then the trigger takes the table out.
+
+A partition that loses its key gets the identity FULL of its root, and stays published. It is recorded too, and gets its
+own identity back once it has a key again, or once nothing publishes it.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
 
+from levada.errors import LevadaError, StatementRefused, Transient
 from levada.postgres.failures import source_errors
 from levada.postgres.publication_owners import OWNED
 from levada.postgres.seal import SEAL_SCHEMA
+from levada.printable import counted
+
+_log = logging.getLogger(__name__)
 
 TABLE: Final = sql.Identifier(SEAL_SCHEMA, "lent")
 LEND: Final = sql.Identifier(SEAL_SCHEMA, "lend")
@@ -116,6 +124,23 @@ EXCEPTION WHEN OTHERS THEN
 END
 """)
 
+# Of a partition without a key, or with a row filter, whose root has the identity FULL and is published.
+_NEEDED: Final = sql.SQL("""(t.identity = 'd' AND t.given = 'f' AND EXISTS (
+        WITH RECURSIVE above(relid) AS (
+            SELECT h.inhparent FROM pg_catalog.pg_inherits h JOIN pg_catalog.pg_class l ON l.oid = h.inhrelid
+            WHERE h.inhrelid = t.relation AND l.relispartition
+            UNION
+            SELECT h.inhparent FROM above JOIN pg_catalog.pg_inherits h ON h.inhrelid = above.relid
+        )
+        SELECT FROM above JOIN pg_catalog.pg_class a ON a.oid = above.relid AND a.relreplident = 'f'
+        JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
+        JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
+        WHERE pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
+            AND (pg_catalog.to_jsonb(r) ->> 'prqual' IS NOT NULL OR NOT EXISTS (
+                SELECT FROM pg_catalog.pg_index x
+                WHERE x.indrelid = t.relation AND x.indisprimary AND x.indisvalid AND x.indimmediate))))
+""").format(owned=sql.Literal(OWNED))
+
 # Only while neither a publication nor a root is locked, because the trigger would lend again. A table whose identity
 # was changed since keeps it.
 #
@@ -143,6 +168,7 @@ BEGIN
             WHERE k.locktype = 'object' AND k.classid = 'pg_catalog.pg_publication'::pg_catalog.regclass AND k.granted
                 AND k.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
                 AND pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned})
+            AND NOT {needed}
         ORDER BY pg_catalog.random() LIMIT {most}
     LOOP
         BEGIN
@@ -169,7 +195,7 @@ BEGIN
             NULL;
         END;
     END LOOP;
-    RETURN (SELECT pg_catalog.count(*) FROM {table});
+    RETURN (SELECT pg_catalog.count(*) FROM {table} t WHERE NOT {needed});
 END
 """)
 
@@ -183,8 +209,8 @@ SELECT pg_catalog.format('ALTER TABLE ONLY %I.%I REPLICA IDENTITY ', n.nspname, 
     ELSE pg_catalog.format('USING INDEX %I', i.relname) END
 FROM {table} t JOIN pg_catalog.pg_class c ON c.oid = t.relation
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_catalog.pg_class i ON i.oid = t.index
-WHERE c.relreplident = t.given ORDER BY 1
-""").format(table=TABLE)
+WHERE c.relreplident = t.given AND NOT {needed} ORDER BY 1
+""").format(table=TABLE, needed=_NEEDED)
 
 _MOST: Final = 20
 """Tables that one call gives their identity back."""
@@ -193,6 +219,15 @@ SELECT FROM pg_catalog.pg_proc f JOIN pg_catalog.pg_namespace n ON n.oid = f.pro
 WHERE n.nspname = %s AND f.proname = 'give_back' AND NOT pg_catalog.pg_is_in_recovery()
     AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_function_privilege(f.oid, 'EXECUTE')
 """
+
+
+ROOTS_IDENTITY: Final = sql.SQL("""
+            BEGIN
+                INSERT INTO {table} VALUES (member.relation, 'd', NULL, 'f') ON CONFLICT (relation) DO NOTHING;
+            EXCEPTION WHEN serialization_failure THEN
+                NULL;
+            END;""").format(table=TABLE)
+"""Records that a partition without a key got the identity of its root."""
 
 
 def lend_body() -> sql.Composed:
@@ -207,7 +242,7 @@ def keep_chosen_body() -> sql.Composed:
 
 def give_back_body() -> sql.Composed:
     """Return the body of the function that gives identities back, and returns the number of those still lent."""
-    return _GIVE_BACK_BODY.format(table=TABLE, owned=sql.Literal(OWNED), most=sql.Literal(_MOST))
+    return _GIVE_BACK_BODY.format(table=TABLE, owned=sql.Literal(OWNED), most=sql.Literal(_MOST), needed=_NEEDED)
 
 
 @source_errors("reading the replica identities that were lent")
@@ -216,6 +251,28 @@ def still_lent(conn: psycopg.Connection[Any]) -> tuple[str, ...]:
     if conn.execute(_RECORDED, [SEAL_SCHEMA]).fetchone() is None:
         return ()
     return tuple(text for (text,) in conn.execute(_STILL_LENT).fetchall())
+
+
+def lent_for_long(conn: psycopg.Connection[Any]) -> LevadaError | None:
+    """Return the error of tables that have another identity for now, None if there are none.
+
+    Return None as well if this role cannot read the record.
+    """
+    try:
+        statements = still_lent(conn)
+    except StatementRefused as error:
+        _log.debug("the record of lent identities cannot be read: %s", error.message)
+        return None
+    if not statements:
+        return None
+    one = len(statements) == 1
+    return Transient(
+        "identity_lent",
+        f"{counted(len(statements), 'table')} {'has' if one else 'have'} another replica identity for now, because a"
+        " session has the publication or a table locked",
+        hint="end that session's transaction, which SELECT * FROM pg_locks WHERE granted shows, or run:"
+        f" {statements[0]}",
+    )
 
 
 @source_errors("giving tables their replica identities back")

@@ -15,9 +15,10 @@ from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_conditions import copy_problems
-from levada.postgres.ddl import declined_trigger
+from levada.postgres.ddl import trigger_problems
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
+from levada.postgres.generated_columns import generated_problems
 from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.managed_filters import filter_problem
@@ -38,8 +39,6 @@ from levada.postgres.streamed import streamed_names
 from levada.postgres.table_checks import (
     TableProperties,
     column_errors,
-    generated_error,
-    published_generated_columns,
     read_table_properties,
     reading_problems,
     unselected_children,
@@ -51,7 +50,7 @@ from levada.postgres.written_tables import list_written_tables, written_problems
 from levada.printable import listed
 from levada.schema.flaws import flaw_error
 from levada.schema.stored_types import ColumnChoice
-from levada.values import QualifiedTable, resync_command
+from levada.values import GeneratedColumns, QualifiedTable, resync_command
 
 _OLDEST: Final = 140000
 _OLDEST_STANDBY: Final = 160000
@@ -87,6 +86,8 @@ class PreflightRequest:
     """False if the manifest declines the trigger that announces schema changes."""
     named: NamedTables = field(default_factory=NamedTables)
     """The names that should be those of tables."""
+    generated_columns: GeneratedColumns = GeneratedColumns.LEAVE_OUT
+    """The treatment of generated columns, if the publication is managed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +210,9 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
     yield from _server_problems(server)
     yield from _connection_problems(server, request)
     yield from _slot_problems(server, slot, request)
-    yield from declined_trigger(declined=not request.ddl_trigger)
+    yield from trigger_problems(conn, declined=not request.ddl_trigger)
     if publication is not None:
         yield from _operation_problems(conn, publication)
-        for name, columns in published_generated_columns(conn, publication.name).items():
-            if request.selects(name):
-                yield _warning(generated_error(publication.name, name, columns))
         if request.managed:
             yield from withdrawal_problems(conn, request.publication, request.selects)
     wanted = selected if request.managed or publication is None else selected & streamed
@@ -244,6 +242,8 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         )
     yield from unselected_children(conn, wanted)
     yield from upgrade_problems(conn, wanted & streamed)
+    if request.managed:
+        yield from generated_problems(conn, wanted, request.generated_columns)
     if locks := [lock for lock in read_table_locks(conn) if lock.exclusive and lock.root in wanted]:
         yield _warning(table_locked("tables are published and copied once their locks end", locks))
     choices = {table: request.choice(table) for table in wanted}

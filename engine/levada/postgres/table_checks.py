@@ -14,12 +14,10 @@ from levada.errors import NeedsOperator
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.replica_identity import accepted, identified
-from levada.postgres.streamed import leaves_of, streamed_relations
+from levada.postgres.streamed import leaves_of
 from levada.printable import listed
 from levada.schema.changes import RESERVED_PREFIX
 from levada.values import QualifiedTable, resync_command
-
-_PUBLISHES_GENERATED: Final = 180000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +68,6 @@ GROUP BY n.nspname, c.relname, c.oid, c.relreplident
 ORDER BY 1, 2
 """)
 
-# A column list publishes generated columns whatever the publication's option is.
-_GENERATED: Final = sql.SQL("""
-SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
-FROM {streamed} t JOIN pg_publication p ON p.pubname = %(publication)s
-JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = t.relid
-JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped AND a.attgenerated <> ''
-    AND CASE WHEN r.prattrs IS NULL THEN p.pubgencols = 's' AND a.attgenerated = 's'
-        ELSE a.attnum = ANY (r.prattrs::int2[]) END
-GROUP BY 1, 2 ORDER BY 1, 2
-""")
-
 # A query of a table has the rows of its inheritance children too. Their own children are among theirs.
 _CHILDREN: Final = """
 SELECT n.nspname, c.relname, array_agg(s.nspname::text ORDER BY s.nspname, k.relname),
@@ -121,8 +107,7 @@ def require_copyable(
 ) -> None:
     """Raise NeedsOperator if a copy could not read every row, or could not be followed by the stream.
 
-    The codes are ``select_privilege_missing``, ``row_security``, ``reserved_column_name`` and
-    ``generated_columns_published``.
+    The codes are ``select_privilege_missing``, ``row_security`` and ``reserved_column_name``.
     """
     for error in copy_errors(conn, publication, {table: excluded}).values():
         raise error
@@ -134,19 +119,12 @@ def copy_errors(
 ) -> Mapping[QualifiedTable, NeedsOperator]:
     """Return the errors that `require_copyable` raises, by table. ``tables`` has the excluded columns of each."""
     errors: dict[QualifiedTable, NeedsOperator] = {}
-    generated = set[QualifiedTable]()
     for found in read_table_properties(conn, tables.keys()):
-        if found.has_generated:
-            generated.add(found.name)
         for problem in () if found.readable else reading_problems(found, _role(conn)):
             hint = f"{problem.hint}; then levada retry MANIFEST TABLE"
             errors.setdefault(found.name, NeedsOperator(problem.code, problem.message, hint=hint))
         for error in column_errors(found, tables[found.name]):
             errors.setdefault(found.name, error)
-    # It reads all tables of the publication.
-    streamed = published_generated_columns(conn, publication) if generated else {}
-    for name in generated.intersection(streamed):
-        errors.setdefault(name, generated_error(publication, name, streamed[name]))
     return errors
 
 
@@ -204,30 +182,6 @@ def unselected_children(conn: psycopg.Connection[Any], tables: AbstractSet[Quali
                 f" {table} at the source shows their rows, and its table at the destination has none of them",
                 "select them in spec.tables. Each is a table of its own at the destination",
             )
-
-
-@source_errors("reading the generated columns of a publication")
-def published_generated_columns(conn: psycopg.Connection[Any], publication: str) -> Mapping[QualifiedTable, list[str]]:
-    """Return the generated columns that are streamed, by table. PostgreSQL streams them since version 18."""
-    if conn.info.server_version < _PUBLISHES_GENERATED:
-        return {}
-    query = _GENERATED.format(streamed=streamed_relations(conn))
-    rows = conn.execute(query, {"publication": publication}).fetchall()
-    return {QualifiedTable(schema, name): columns for schema, name, columns in rows}
-
-
-def generated_error(publication: str, table: QualifiedTable, columns: Iterable[str]) -> NeedsOperator:
-    """Return the error of a table whose generated columns are streamed, because a copy does not have them."""
-    return NeedsOperator(
-        "generated_columns_published",
-        f"publication {publication} streams generated columns of table {table}: {', '.join(columns)}. Levada does not"
-        " replicate generated columns, so the table is not copied",
-        hint="publish the table with a list of its other columns: "
-        + _sql("ALTER PUBLICATION {} DROP TABLE {}.{}; ", publication, table.schema, table.name)
-        + _sql("ALTER PUBLICATION {} ADD TABLE {}.{} (…)", publication, table.schema, table.name)
-        + f"; then {resync_command(table)}. Or, before the first copy, "
-        + _sql("ALTER PUBLICATION {} SET (publish_generated_columns = none)", publication),
-    )
 
 
 def _sql(template: str, *names: str) -> str:

@@ -23,6 +23,7 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.values import (
     CopyMode,
     Deletes,
+    GeneratedColumns,
     Keyless,
     MetadataColumn,
     OnPartitionGone,
@@ -73,6 +74,8 @@ class PublicationConfig:
 
     name: str
     managed: bool = True
+    generated_columns: GeneratedColumns = GeneratedColumns.LEAVE_OUT
+    """Whether a managed publication streams generated columns. Another one says so itself."""
 
     @property
     def append(self) -> str:

@@ -110,7 +110,13 @@ def _columns(
             continue
         if old.generated and not new.generated:
             return RowsChanged("table_rewritten", f"column number {attnum} is no longer generated (DROP EXPRESSION)")
-        if attnum not in columns or new.generated or (witness.follows and new == old):
+        if attnum not in columns or (witness.follows and new == old):
+            continue
+        if new.generated:
+            # A new expression, or another type, makes the column's definition again and computes it for each row.
+            if new.default != old.default:
+                what = f"the generated column {columns[attnum]} has another expression or type"
+                return RowsChanged("table_rewritten", f"{what}, and the new values of rows are not streamed")
             continue
         retyped = (new.type_oid, new.typmod) != (old.type_oid, old.typmod)
         if not retyped and _was_only_filled(old, new):

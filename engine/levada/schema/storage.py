@@ -94,6 +94,11 @@ class TableStorage:
         """The flaws of all partitions."""
         return tuple(leaf.flaw for leaf in self.leaves.values() if leaf.flaw is not None)
 
+    @property
+    def generated(self) -> frozenset[int]:
+        """The attnums of the generated columns."""
+        return frozenset(attnum for attnum, column in self.columns.items() if column.generated)
+
     def has_rows_of(self, earlier: TableStorage) -> bool:
         """Return True if files, columns and type definitions are the same as in an earlier state.
 

@@ -10,7 +10,15 @@ from pydantic import Field
 
 from levada.spec.model import Change, Model, StrictBool, StrictInt, setting
 from levada.spec.names import Host, Identifier, ObjectName, SlotName
-from levada.values import Deletes, Keyless, MetadataColumn, OnPartitionGone, OnUnstreamable, QualifiedTable
+from levada.values import (
+    Deletes,
+    GeneratedColumns,
+    Keyless,
+    MetadataColumn,
+    OnPartitionGone,
+    OnUnstreamable,
+    QualifiedTable,
+)
 
 
 class TlsMode(StrEnum):
@@ -227,6 +235,12 @@ class Tables(Model):
     one. LeaveOut: they are not replicated. Append: they are copied, and their INSERTs and TRUNCATEs are streamed
     through a second publication, with which PostgreSQL refuses none of their UPDATEs and DELETEs. These are not seen,
     so it is for tables that are only appended to. Needs a managed publication.
+    """
+    generated_columns: GeneratedColumns = setting(Change.RESTART, GeneratedColumns.LEAVE_OUT)
+    """Treatment of generated columns. LeaveOut: they are not replicated. Replicate: from PostgreSQL 18 on, the managed
+    publication streams those that are STORED, and copies have them too. A table that has some is copied again with its
+    next change. An External publication decides by its own publish_generated_columns. columns.exclude leaves out single
+    ones.
     """
     on_partition_gone: OnPartitionGone = setting(Change.HOT, OnPartitionGone.DELETE)
     """The effect of a partition that is detached, dropped or truncated on tables in mode Upsert with a key. Delete: its

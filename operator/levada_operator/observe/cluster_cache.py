@@ -7,10 +7,9 @@ namespace.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from levada.status import Progress
 from levada.values import age_of
@@ -24,6 +23,7 @@ from levada_operator.names import (
     driver_pod,
     staging_name,
 )
+from levada_operator.observe.bodies import put_newer, readable
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.named_slots import NamedSlots
 from levada_operator.observe.objects import (
@@ -57,13 +57,9 @@ _TOO_DEEP: Final = "it is nested too deeply"
 _MAX_FAULTS: Final = 10
 """Faults of a namespace that are kept of each kind of object."""
 _MAKERS: Final = ("StatefulSet", "Job")
-_PLACE: Final = ("namespace", "name")
 _OF_UNREAD: Final = (
     "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "finalizers"
 )  # fmt: skip
-_K = TypeVar("_K")
-_T = TypeVar("_T")
-_log = logging.getLogger(__name__)
 
 
 class ClusterCache:
@@ -132,7 +128,7 @@ class ClusterCache:
         if kind == "TableSync":
             self.unread_tables.forget(*place)
             self._forget_table(place)
-            differs = _put(self.table_syncs, place, compact(slim))
+            differs = put_newer(self.table_syncs, place, compact(slim))
             pipeline = pipeline_named(self.table_syncs[place])
             self._tables_of.setdefault(pipeline, set()).add(place[1])
             self._changed |= {pipeline} if differs else set()
@@ -140,7 +136,7 @@ class ClusterCache:
         assert owner is not None  # See above.
         if kind in _MAKERS:
             self._makers[metadata["uid"]] = owner, ObjectKey(kind, metadata["name"])
-        return _put(self._children.setdefault(owner, {}), ObjectKey(kind, metadata["name"]), compact(slim))
+        return put_newer(self._children.setdefault(owner, {}), ObjectKey(kind, metadata["name"]), compact(slim))
 
     def put_all(self, bodies: Iterable[Body]) -> list[tuple[str, str]]:
         """Store each object in its own guard. Return the namespace of each that could not be stored, and the reason."""
@@ -193,7 +189,7 @@ class ClusterCache:
 
     def _put_pipeline(self, key: PipelineKey, slim: Body) -> bool:
         before = self.pipelines.get(key)
-        differs = _put(self.pipelines, key, slim)
+        differs = put_newer(self.pipelines, key, slim)
         if before is not None and before is not self.pipelines[key]:
             self._forget_pipeline(key, before)
         body = self.pipelines[key]
@@ -325,7 +321,7 @@ class ClusterCache:
         if key in self.pipelines:
             return []
         bodies = (self.table_syncs[key.namespace, name] for name in sorted(self._tables_of.get(key, ())))
-        return list(_each(read_table_sync, bodies))
+        return list(readable(read_table_sync, bodies))
 
     def lone_keys(self) -> list[PipelineKey]:
         """Return the Pipelines that TableSyncs name and that do not exist."""
@@ -423,15 +419,15 @@ class ClusterCache:
             defaults=self._defaults,
             pipeline=pipeline,
             table_syncs=tuple(
-                _each(
+                readable(
                     read_table_sync,
                     (self.table_syncs[key.namespace, name] for name in sorted(self._tables_of.get(key, ()))),
                 )
             ),
             owned=OwnedObjects(config),
-            pods=tuple(_each(read_pod, (b for k, b in sorted(mine.items()) if k.kind == "Pod"))),
+            pods=tuple(readable(read_pod, (b for k, b in sorted(mine.items()) if k.kind == "Pod"))),
             has_default_storage=self.has_default_storage,
-            jobs=tuple(_each(read_job, (b for k, b in sorted(mine.items()) if k.kind == "Job"))),
+            jobs=tuple(readable(read_job, (b for k, b in sorted(mine.items()) if k.kind == "Job"))),
             faults=tuple(text for texts in self._faults.get(key.namespace, {}).values() for text in texts),
             report=self._reports.get(key),
             unreadable=self._unreadable.get(key, ""),
@@ -469,37 +465,6 @@ def _owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[O
         named = ObjectKey("Pod", f"{key.name}-0") in children
         if wants and not named and body["metadata"].get("uid") not in owners:
             yield key, body
-
-
-def _put(objects: dict[_K, Body], key: _K, body: Body) -> bool:
-    """Store the newer version. Return True if it is new or differs from the stored one in anything but its status."""
-    known = objects.get(key)
-    if known is None or known["metadata"].get("uid") != body["metadata"].get("uid"):
-        objects[key] = body
-        return True
-    if _version(body) < _version(known) or body == known:
-        return False
-    objects[key] = body
-    return _without_status(body) != _without_status(known)
-
-
-def _without_status(body: Body) -> dict[str, Any]:
-    metadata = {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}
-    return {k: v for k, v in body.items() if k != "status"} | {"metadata": metadata}
-
-
-def _each(read: Callable[[Body], _T], bodies: Iterable[Body]) -> Iterator[_T]:
-    """Yield what can be read. An odd object, which only its own namespace can make, counts as missing."""
-    for body in bodies:
-        try:
-            yield read(body)
-        except Exception:
-            _log.exception("%s %s cannot be read", body["kind"], "/".join(body["metadata"].get(k, "") for k in _PLACE))
-
-
-def _version(body: Body) -> int:
-    version = str(body["metadata"].get("resourceVersion", "0"))
-    return int(version) if version.isdigit() else 0
 
 
 def _position(progress: Progress) -> tuple[object, ...]:

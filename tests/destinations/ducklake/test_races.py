@@ -23,9 +23,12 @@ from levada.destinations.ducklake.settings import Settings
 from levada.destinations.ducklake.snapshot import NextSnapshot
 from levada.destinations.ducklake.state import State
 from levada.destinations.ducklake.statistics import describe_files
+from levada.destinations.groups import NewTable
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Kind, TableTarget
 from levada.testing import column
+from levada.testing.rows import FailingRows
+from levada.values import QualifiedTable, TableId
 
 WAITING = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%%levada_tables%%'"
 """A session that waits for another one's lock of rows of Levada's own table."""
@@ -48,6 +51,24 @@ def test_an_old_driver_writes_nothing(ducklake: DuckLake) -> None:
     ):
         assert code_of(run) == "stale_epoch"
     assert ducklake.items() == {1: "item 1", 2: "item 2", 3: "item 3", 4: "new"}
+
+
+def test_a_group_leaves_out_a_table_that_another_writer_has_changed(ducklake: DuckLake) -> None:
+    """Its rows stay until the table is copied by itself. The other table of the group is committed."""
+    destination, other = ducklake.destination(), replace(ORDERS, id=TableId(17001), name=QualifiedTable("public", "b"))
+    writer, rows = destination.group_writer(), [{"id": 1, "item": "a", "note": None}]
+
+    def insert() -> None:
+        ducklake.sql("INSERT INTO shop_public.orders VALUES (99, 'theirs', NULL)")
+
+    changed = NewTable(TableTarget.of(ORDERS), FailingRows(MemoryRows(ORDERS, rows), 0, insert))
+    group = [changed, NewTable(TableTarget.of(other), MemoryRows(other, rows))]
+    assert set(writer.write(group, ducklake.mark(1000))) == {other.id}
+    assert ducklake.items("b") == {1: "a"}
+    assert ducklake.items() == {99: "theirs"}
+    destination.drop_table_for_copy(TableTarget.of(ORDERS), 1)
+    destination.write_table_rows(TableTarget.of(ORDERS), MemoryRows(ORDERS, rows), ducklake.mark(1000))
+    assert ducklake.items() == {1: "a"}
 
 
 @pytest.fixture
@@ -89,6 +110,19 @@ def test_a_lost_answer_to_a_commit_keeps_its_files(ducklake: DuckLake, lost_answ
     rows = MemoryRows(ORDERS, [{"id": 7, "item": "copied", "note": None}])
     run = partial(destination.write_table_rows, TableTarget.of(ORDERS), rows, ducklake.mark(9000))
     assert code_of(run) == "destination_unavailable"
+    assert ducklake.items() == {7: "copied"}
+
+
+def test_a_lost_answer_to_a_group_keeps_its_files(ducklake: DuckLake, lost_answers: Callable[[], None]) -> None:
+    """The tables are committed although the writer does not know it. A copy of each by itself replaces them."""
+    destination, rows = ducklake.destination(), [{"id": 1, "item": "a", "note": None}]
+    writer = destination.group_writer()
+    claimed = FailingRows(MemoryRows(ORDERS, rows), 0, lost_answers)
+    group = [NewTable(TableTarget.of(ORDERS), claimed)]
+    assert code_of(lambda: writer.write(group, ducklake.mark(1000))) == "destination_unavailable"
+    assert ducklake.items() == {1: "a"}
+    again = MemoryRows(ORDERS, [{"id": 7, "item": "copied", "note": None}])
+    destination.write_table_rows(TableTarget.of(ORDERS), again, ducklake.mark(9000))
     assert ducklake.items() == {7: "copied"}
 
 

@@ -16,8 +16,10 @@ from levada.destinations.data_files.layout import FileLayout, field_id, names_by
 from levada.destinations.data_files.live_files import LiveFile, Positions, open_parquet
 from levada.destinations.data_files.source_types import as_source
 from levada.destinations.data_files.storage import Storage, table_file
+from levada.destinations.kept_values import NoConversionError
 from levada.destinations.row_hashes import HashedRows, RowHasher, summed_chunks
 from levada.destinations.verification import CHUNKS, DIGESTS, PLACE, Comparison
+from levada.errors import NeedsOperator
 from levada.schema import Column
 from levada.schema.types import repeated
 
@@ -121,7 +123,14 @@ class FileHashes:
     def _framed(self, column: Column, values: pa.Array | None, rows: int) -> pa.Array:
         if values is None:
             return pa.repeat(NULL_FRAME, rows)
-        return framed(as_source(values, column.type.arrow), column.type)
+        try:
+            return framed(as_source(values, column.type.arrow), column.type)
+        except NoConversionError:
+            raise NeedsOperator(
+                "verify_unsupported",
+                f"column {column.name} has another type at the destination than the next copy gives it",
+                hint="resolve the error of the table, so that it is copied, and compare again",
+            ) from None
 
 
 def split_places(places: pa.Array) -> tuple[Positions, Positions]:

@@ -229,6 +229,14 @@ class IcebergCatalog:
         else:
             self.owner.require_replaceable(name, kept, schema)
 
+    def is_free(self, name: TableName) -> bool:
+        """Return True if the catalog has no table of this name, and no remains of one. Raise as `check_free` does."""
+        folder = None if self._lacks(name) else self._table_folder(name)
+        if (folder is not None and folder.has_lost_its_metadata()) or self._load_any(name) is not None:
+            return False
+        self._check_nesting(name)
+        return True
+
     def _properties(self, name: TableName) -> Mapping[str, str] | None:
         """Return the readable properties of the table, or None if there is no table."""
         try:

@@ -18,23 +18,22 @@ from levada.destinations.collisions import TargetName
 from levada.destinations.data_files.file_destination import FileDestination
 from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
-from levada.destinations.data_files.partition_writer import PartitionWriter
-from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import committed, missing
+from levada.destinations.groups import GroupWriter
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, task_ahead, upsert_batch
 from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_mode, check_same_table
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.checked_catalog import CheckedCatalog
-from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
-from levada.destinations.iceberg.copy_lease import CopyLease
+from levada.destinations.iceberg.copying import write_copy
 from levada.destinations.iceberg.cuts import update_cuts
 from levada.destinations.iceberg.erasing import erase
 from levada.destinations.iceberg.evolution import backfill, evolve_to
 from levada.destinations.iceberg.foreign_changes import resync_hint
-from levada.destinations.iceberg.index_sync import index_copy, synced_index, take_key
+from levada.destinations.iceberg.group import IcebergGroup
+from levada.destinations.iceberg.index_sync import synced_index, take_key
 from levada.destinations.iceberg.java import CommitConflict, CommitUnknown
 from levada.destinations.iceberg.known_tables import KnownTables
 from levada.destinations.iceberg.lineage import Lineage
@@ -47,9 +46,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_left_tags,
     remove_orphans,
 )
-from levada.destinations.iceberg.partitioning import PartitionLists
 from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
-from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.retention import is_expiry_due
 from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.settings import Settings, TableSettings
@@ -229,28 +226,12 @@ class IcebergDestination(FileDestination[IcebergState]):
         mode = self.effective_mode(target)
         with state.lock:
             table = state.table = self._known.open(state) or self._known.create(state, schema, mode)
-            check_same_table(table, schema, mode)
-            table.check_epoch(mark)
-            table.upgrade()
-            layout = evolve_to(table, schema, mode, self._context.on_schema_change)
-            lease = CopyLease.take(table, mark, rows.kept_place)
-            new_files = arrange_as(table, target, layout, keeps_rows=False)
-            storage = lease.storage(table)
-            writer, keeper = (
-                PartitionWriter.of_copy(storage, new_files, schema, mode, mark.lsn),
-                RangeFiles(storage, new_files.arrow, PartitionLists()),
-            )
-            written = write_leased(rows, writer, keeper, lease, table)
-            if written.changed_keys is not None:
-                commit_resumed(state, table, schema, layout, written, mark, lease)
-            else:
-                files = [file for part in written.snapshots[0] for file in part]
-                snapshot = commit_copy(table, files, mark, lease)
-                if mode is TableMode.UPSERT:
-                    index_copy(state, table, schema, layout, files, snapshot)
-            state.schema, state.seen = schema, mark.lsn
-            keeper.remove(written.names)
+            write_copy(state, table, target, mode, rows, mark, self._context.on_schema_change)
         return Durability.DURABLE
+
+    def group_writer(self) -> GroupWriter:
+        """Return what creates small tables and commits their rows side by side."""
+        return IcebergGroup(self._tables, self._known, self, self._context.on_schema_change)
 
     def copied_elsewhere(self, target: TableTarget) -> None:
         """Forget the table of the last copy, with its index. The table has the target's name now."""

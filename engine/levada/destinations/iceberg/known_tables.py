@@ -68,6 +68,10 @@ class KnownTables:
     def create(self, state: IcebergState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
         """Create the table, unless another has its name."""
         self._catalog.check_free(state.name, schema)
+        return self.create_new(state, schema, mode)
+
+    def create_new(self, state: IcebergState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
+        """Create a table whose name is free."""
         made = self._catalog.create(state.name, schema, mode)
         self._warehouse.note()
         return made

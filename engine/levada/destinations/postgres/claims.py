@@ -103,7 +103,7 @@ class Claims:
 
         Each has its name at the destination. The tables at the destination must not be tables that ``selects`` takes.
         """
-        if not self._is_source(connection):
+        if not self.is_source(connection):
             return
         written = self.state.places(connection)
         wrong = sorted(source for source, place in places.items() if source == place or source in written)
@@ -113,10 +113,11 @@ class Claims:
             raise _selected(selected[0], len(selected) - 1)
 
     def _check_not_source(self, connection: WatchedConnection, source: QualifiedTable, place: QualifiedTable) -> None:
-        if self._is_source(connection) and (source == place or self.state.is_table_of_levada(connection, source)):
+        if self.is_source(connection) and (source == place or self.state.is_table_of_levada(connection, source)):
             raise _into_itself(source, place)
 
-    def _is_source(self, connection: WatchedConnection) -> bool:
+    def is_source(self, connection: WatchedConnection) -> bool:
+        """Return True if the database is the source of the pipeline."""
         found = connection.execute(_IDENTITY).fetchone()
         return found is not None and found[0] == self.state.owner.source_id
 

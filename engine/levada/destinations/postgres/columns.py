@@ -139,11 +139,16 @@ def reconcile(current: Layout, wanted: ReplicatedTableSchema, mode: TableMode, p
     return Reconciled(layout, tuple(map(str, changes)), tuple(clauses))
 
 
-def create_table(name: sql.Composable, layout: Layout, mode: TableMode) -> sql.Composed:
-    """Return CREATE TABLE without a key."""
+def create_table(
+    name: sql.Composable, layout: Layout, mode: TableMode, key: Sequence[str] | None = None
+) -> sql.Composed:
+    """Return CREATE TABLE, with the columns of its primary key or without one."""
     columns = [(c.name, c.type) for c in layout.columns]
     columns += CHANGELOG_COLUMNS if mode is TableMode.CHANGELOG else ()
-    return sql.SQL("CREATE TABLE {} ({})").format(name, column_list(columns))
+    parts: list[sql.Composable] = [column_list(columns)]
+    if key:
+        parts.append(sql.SQL("PRIMARY KEY ({})").format(sql.SQL(", ").join(map(sql.Identifier, key))))
+    return sql.SQL("CREATE TABLE {} ({})").format(name, sql.SQL(", ").join(parts))
 
 
 def column_list(columns: Sequence[tuple[str, str]]) -> sql.Composed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Self, cast
@@ -25,6 +25,7 @@ from levada.destinations.fenced import (
     missing,
     require_epoch,
 )
+from levada.destinations.groups import GroupWriter
 from levada.destinations.interface import (
     Capabilities,
     DestinationContext,
@@ -39,6 +40,7 @@ from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections, patiently, server_of
 from levada.destinations.postgres.erasing import delete_rows, places, vacuum
 from levada.destinations.postgres.fixed_table import PostgresVersion
+from levada.destinations.postgres.group import PostgresGroup
 from levada.destinations.postgres.intact import check_intact, is_guarded, read_storage, require_present
 from levada.destinations.postgres.kept_parts import KeptParts, complete
 from levada.destinations.postgres.left_out import rows_left_out
@@ -151,7 +153,7 @@ class PostgresDestination(FencedDestination[_Table]):
 
         Raise it too if the role may not create a table there.
         """
-        place = self._place(target)
+        place = self.place_of(target)
         with self._transaction(f"checking {place}") as connection:
             self._claims.check(connection, target.schema, place)
             require_create(connection, place.schema)
@@ -177,7 +179,7 @@ class PostgresDestination(FencedDestination[_Table]):
         self._table_of(target).forget()
 
     def _drop_for_copy(self, target: TableTarget, epoch: int | None) -> None:
-        place, schema = self._place(target), target.schema
+        place, schema = self.place_of(target), target.schema
         with self._transaction(f"dropping {place}", schema.id, epoch) as connection:
             row = self._state.find(connection, schema.id, lock=True)
             if row is None or row.place != place:
@@ -197,7 +199,7 @@ class PostgresDestination(FencedDestination[_Table]):
         self._table_of(target).forget()
 
     def _release(self, target: TableTarget) -> None:
-        with self._transaction(f"releasing {self._place(target)}") as connection:
+        with self._transaction(f"releasing {self.place_of(target)}") as connection:
             row = self._state.find(connection, target.schema.id, lock=True)
             if row is not None:
                 shadow_copy.drop_all(connection, self._state, row)
@@ -206,7 +208,7 @@ class PostgresDestination(FencedDestination[_Table]):
 
     def write_table_rows(self, target: TableTarget, rows: TableRows, mark: Watermark) -> Durability:
         """Copy the rows to a shadow copy. One transaction makes them the table's rows and stores ``mark``."""
-        place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
+        place, schema, mode = self.place_of(target), target.schema, self.effective_mode(target)
         self._table_of(target).copy_epoch = mark.epoch
         self._end_comparison(schema.id)
         with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
@@ -222,6 +224,20 @@ class PostgresDestination(FencedDestination[_Table]):
             raise
         self._table_of(target).seen = mark.lsn
         return Durability.DURABLE
+
+    def group_writer(self) -> GroupWriter:
+        """Return what creates small tables with their rows in one transaction."""
+        return PostgresGroup(self._claims, self)
+
+    def group_committed(self, tables: Collection[TableId], mark: Watermark) -> None:
+        """Remember the watermark of tables, of which a copy is committed."""
+        for state in map(self._states.of, tables):
+            state.forget()
+            state.seen, state.copy_epoch = mark.lsn, mark.epoch
+
+    def transaction(self, doing: str) -> AbstractContextManager[WatchedConnection]:
+        """Run the block in a transaction, after the tables of the state exist."""
+        return self._transaction(doing)
 
     def _serve(self, copy: ShadowCopy, mark: Watermark, place: QualifiedTable | None = None) -> bool:
         """Make the rows of a complete shadow copy those of the table. Return False if the copy is gone."""
@@ -404,7 +420,7 @@ class PostgresDestination(FencedDestination[_Table]):
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Copy the rows to a shadow copy. Return False if there is no complete copy of ours."""
-        place, schema, mode = self._place(target), target.schema, self.effective_mode(target)
+        place, schema, mode = self.place_of(target), target.schema, self.effective_mode(target)
         self._table_of(target).copy_epoch = mark.epoch
         with self._transaction(f"beginning the copy of {place}", schema.id, mark.epoch) as connection:
             found = self._state.find_copied(connection, schema.id, lock=True)
@@ -459,7 +475,8 @@ class PostgresDestination(FencedDestination[_Table]):
 
     # -- parts of the methods above
 
-    def _place(self, target: TableTarget) -> QualifiedTable:
+    def place_of(self, target: TableTarget) -> QualifiedTable:
+        """Return the table's name in the database. Raise NeedsOperator ``destination_name_unusable``."""
         return self._naming.place(target.schema.name, target.name)
 
     def _fill(self, copy: ShadowCopy, rows: TableRows, place: QualifiedTable) -> None:

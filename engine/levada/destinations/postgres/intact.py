@@ -13,7 +13,7 @@ from levada.postgres.silence import WatchedConnection
 from levada.values import QualifiedTable, TableMode, resync_command
 
 _READ: Final = """
-SELECT n.nspname, c.relname,
+SELECT c.oid::bigint, n.nspname, c.relname,
     (SELECT json_object_agg(a.attname, json_build_array(format_type(a.atttypid, a.atttypmod), a.attnum, a.xmin::text,
         a.attgenerated <> '' OR a.attidentity = 'a')) FROM pg_attribute a
      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
@@ -28,7 +28,8 @@ SELECT n.nspname, c.relname,
     (SELECT min(r.rulename::text) FROM pg_rewrite r WHERE r.ev_class = c.oid),
     c.relpersistence <> 'p',
     EXISTS (SELECT FROM pg_subscription_rel s WHERE s.srrelid = c.oid)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %(relation)s AND c.relkind IN ('r', 'p')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = ANY (%(relations)s::oid[]) AND c.relkind IN ('r', 'p')
 """
 """The table's name, columns, guard, primary key, and what would change its rows, or other tables, behind Levada:
 
@@ -40,9 +41,18 @@ Triggers").
 
 def read_storage(connection: WatchedConnection, row: TableRow) -> Storage:
     """Return the storage of the table of ``row``, which exists."""
-    found = connection.execute(_READ, {"guard": GUARD, "relation": row.relation}).fetchone()
-    assert found is not None
-    return _storage(row, found[2] or {}, found[3])
+    return read_storages(connection, [row])[row.relation]
+
+
+def read_storages(connection: WatchedConnection, rows: Sequence[TableRow]) -> Mapping[int, Storage]:
+    """Return the storage of the tables of ``rows``, which exist, by their OIDs."""
+    found = _read(connection, [row.relation for row in rows])
+    return {row.relation: _storage(row, found[row.relation][2] or {}, found[row.relation][3]) for row in rows}
+
+
+def _read(connection: WatchedConnection, relations: Sequence[int]) -> Mapping[int, Sequence[Any]]:
+    rows = connection.execute(_READ, {"guard": GUARD, "relations": list(relations)}).fetchall()
+    return {oid: row for oid, *row in rows}
 
 
 def require_present(connection: WatchedConnection, row: TableRow) -> None:
@@ -53,7 +63,7 @@ def require_present(connection: WatchedConnection, row: TableRow) -> None:
 
 def is_guarded(connection: WatchedConnection, row: TableRow) -> bool:
     """Return True if the trigger that keeps other sessions from writing the table is there and enabled."""
-    found = connection.execute(_READ, {"guard": GUARD, "relation": row.relation}).fetchone()
+    found = _read(connection, [row.relation]).get(row.relation)
     return found is not None and bool(found[4])
 
 
@@ -64,7 +74,7 @@ def check_intact(connection: WatchedConnection, row: TableRow) -> Storage:
     is not, because the rows may then have been changed. A foreign key with an action such as CASCADE is not either.
     """
     hint, place = resync_command(row.owner.source_name), row.place
-    found = connection.execute(_READ, {"guard": GUARD, "relation": row.relation}).fetchone()
+    found = _read(connection, [row.relation]).get(row.relation)
     if found is None:
         raise missing(row.place, row.owner.source_name)
     schema, name, columns, file, guarded, key, cascade, inherits, rule, volatile, subscribed = found

@@ -81,17 +81,12 @@ class PartitionWriter:
     def __call__(self, rows: pa.RecordBatchReader) -> str:
         """Write the rows, and return the ID of the transaction."""
         part = str(uuid.uuid4())
-        names = [*rows.schema.names, *(name for name, _ in self.constants)]
         with destination_errors(f"copying rows to {self.place} at {self.server.where}"):
             connection = open_connection(self.server, "copy")
             try:
                 with connection.transaction():
                     begin_transaction(connection)
-                    statement = copy_statement(identifier(self.place), names)
-                    with connection.cursor() as cursor, cursor.copy(statement) as copy:
-                        for batch in rows:
-                            for data in copy_rows(self._with_constants(batch)):
-                                copy.write(data)
+                    fill(connection, self.place, rows, self.constants)
                     self._register(connection, part)
             except psycopg.errors.UndefinedTable:
                 # Another copy of the table has dropped this one.
@@ -99,12 +94,6 @@ class PartitionWriter:
             finally:
                 connection.close()
         return part
-
-    def _with_constants(self, batch: pa.RecordBatch) -> pa.Table:
-        table = pa.Table.from_batches([batch])
-        for name, value in self.constants:
-            table = table.append_column(name, pa.repeat(pa.scalar(value), batch.num_rows))
-        return table
 
     def _register(self, connection: WatchedConnection, part: str) -> None:
         lock = sql.SQL("SELECT FROM {} WHERE copy_id = %s AND is_open FOR SHARE")
@@ -115,6 +104,30 @@ class PartitionWriter:
             "INSERT INTO {} (part_id, copy_id, inserted_by) VALUES (%s, %s, (txid_current() %% 4294967296)::text::xid)"
         )
         connection.execute(insert.format(sql.Identifier(self.state_schema, PARTS)), [part, self.copy_id])
+
+
+def fill(
+    connection: WatchedConnection,
+    place: QualifiedTable,
+    rows: pa.RecordBatchReader,
+    constants: Sequence[tuple[str, str | int]],
+) -> None:
+    """Write rows to a table by one COPY. ``constants`` are values of additional columns, the same in each row."""
+    names = [*rows.schema.names, *(name for name, _ in constants)]
+    with connection.cursor() as cursor, cursor.copy(copy_statement(identifier(place), names)) as copy:
+        for batch in rows:
+            table = pa.Table.from_batches([batch])
+            for name, value in constants:
+                table = table.append_column(name, pa.repeat(pa.scalar(value), batch.num_rows))
+            for data in copy_rows(table):
+                copy.write(data)
+
+
+def create_schema(connection: WatchedConnection, name: str) -> None:
+    """Create a schema if it is missing."""
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20413))", [name])
+    if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [name]).rowcount == 0:
+        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(name)))
 
 
 def copy_statement(name: sql.Composable, columns: Sequence[str]) -> sql.Composed:
@@ -149,9 +162,7 @@ def begin(
     made = ShadowCopy(
         copy_id, QualifiedTable(place.schema, f"_levada_{uuid.UUID(copy_id).hex}"), schema, mode, Layout.of(schema), lsn
     )
-    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 20413))", [place.schema])
-    if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [place.schema]).rowcount == 0:
-        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(place.schema)))
+    create_schema(connection, place.schema)
     connection.execute(create_table(identifier(made.place), made.layout, mode))
     # A publication FOR ALL TABLES at the destination refuses to delete from a table without a replica identity.
     connection.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(identifier(made.place)))

@@ -6,7 +6,7 @@ driver sees the newer epoch before it writes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,6 +69,11 @@ _OLDEST: Final = 140_000
 _RELATION: Final = """
 SELECT c.oid::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
+"""
+
+_RELATIONS: Final = """
+SELECT c.oid::bigint, n.nspname, c.relname FROM unnest(%s::text[], %s::text[]) AS w (schema, name)
+JOIN pg_namespace n ON n.nspname = w.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
 """
 
 _HOLDERS: Final = """
@@ -168,6 +173,15 @@ class State(StoredRows[TableRow]):
         where = sql.SQL("schema_name = %s AND table_name = %s")
         return self._select(connection, where, [place.schema, place.name], lock=True)
 
+    def taken(self, connection: WatchedConnection, places: Sequence[QualifiedTable]) -> frozenset[QualifiedTable]:
+        """Return those of the places that a table of whatever owner has."""
+        query = sql.SQL(
+            "SELECT t.schema_name, t.table_name FROM {} t JOIN unnest(%s::text[], %s::text[]) AS w (schema, name)"
+            " ON t.schema_name = w.schema AND t.table_name = w.name"
+        ).format(self.table(TABLES))
+        found = connection.execute(query, [[p.schema for p in places], [p.name for p in places]])
+        return frozenset(QualifiedTable(*row) for row in found)
+
     def places(self, connection: WatchedConnection) -> frozenset[QualifiedTable]:
         """Return the tables of this database that pipelines write, of whatever owner."""
         found = connection.execute(sql.SQL("SELECT schema_name, table_name FROM {}").format(self.table(TABLES)))
@@ -179,14 +193,8 @@ class State(StoredRows[TableRow]):
 
     def guard(self, connection: WatchedConnection, place: QualifiedTable) -> None:
         """Make the table read-only for every session other than Levada's. Readers do not wait."""
-        connection.execute(
-            sql.SQL(
-                "CREATE OR REPLACE TRIGGER levada_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
-                " FOR EACH STATEMENT EXECUTE FUNCTION {}()"
-            ).format(identifier(place), self.table(GUARD))
-        )
-        # Also for sessions whose session_replication_role is replica, such as those of a subscription.
-        connection.execute(sql.SQL("ALTER TABLE {} ENABLE ALWAYS TRIGGER levada_guard").format(identifier(place)))
+        for statement in guarding(self, place):
+            connection.execute(statement)
 
     def unguard(self, connection: WatchedConnection, row: TableRow) -> None:
         """Let every session write the table again. One that was renamed or dropped is no error."""
@@ -223,6 +231,22 @@ class State(StoredRows[TableRow]):
         place, made = (row.place.schema, row.place.name, row.relation), (row.mode.value, list(row.key))
         stored = None if storage is None else storage.to_json()
         return *place, *made, row.layout.to_json(), row.epoch, lsn, stored
+
+
+def guarding(state: State, place: QualifiedTable) -> Sequence[sql.Composed]:
+    """Return the statements that make a table read-only for every session other than Levada's."""
+    create = sql.SQL(
+        "CREATE OR REPLACE TRIGGER levada_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {}"
+        " FOR EACH STATEMENT EXECUTE FUNCTION {}()"
+    ).format(identifier(place), state.table(GUARD))
+    # Also for sessions whose session_replication_role is replica, such as those of a subscription.
+    return create, sql.SQL("ALTER TABLE {} ENABLE ALWAYS TRIGGER levada_guard").format(identifier(place))
+
+
+def find_relations(connection: WatchedConnection, names: Sequence[QualifiedTable]) -> Mapping[QualifiedTable, int]:
+    """Return the OIDs of those relations that exist."""
+    found = connection.execute(_RELATIONS, [[n.schema for n in names], [n.name for n in names]])
+    return {QualifiedTable(schema, name): oid for oid, schema, name in found}
 
 
 def find_relation(connection: WatchedConnection, name: QualifiedTable) -> int | None:

@@ -6,6 +6,7 @@ so that it is copied by itself, which reports what is wrong with it.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from levada.copy.read_rows import ReadRows, SnapshotReader, snapshot_reader
 from levada.copy.stored_rows import stored_rows
 from levada.destinations.groups import NewTable
 from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
+from levada.postgres.catalog import read_table_names
+from levada.postgres.table_locks import read_table_locks
 from levada.runtime.copies.copied_rows import rows_to_copy
 from levada.runtime.copies.outcomes import BegunCopy, Copied, CopyReports, Outcome, Postponed
 from levada.schema.metadata import ReadMoment
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from levada.runtime.copies.table_copy import TableCopy
     from levada.schema import TableTarget
     from levada.values import TableId
+
+_log = logging.getLogger(__name__)
 
 _MOST_BYTES: Final = 32 << 20
 """The most memory of the rows of a group in bytes. Rows of 1 MiB at the source may be compressed there."""
@@ -76,26 +81,37 @@ class SmallTables:
         found = [SmallTable(begun, read, begun.plan.settings.target(read.schema, config)) for begun, read in tables]
         free = frozenset(self._writer.free([its.target for its in found]))
         ends: _Ends = {its.id: Postponed(alone=True) for its in found if its.id not in free}
-        wanted = {its.id: its for its in found if its.id in free}
-        limits = config.limits.locks
-        with hold_tables(
-            self._copier.sessions,
-            [its.held for its in wanted.values()],
-            replace(limits, wait_s=min(wait_s, limits.wait_s)),
-        ) as guard:
+        wanted = [its for its in found if its.id in free]
+        read = self._read_held(wanted, ends_at, wait_s)
+        if read is None and (others := self._without_obstacles(wanted)) is not None:
+            ends |= {its.id: Postponed(alone=True) for its in wanted if its not in others}
+            wanted = others
+            read = self._read_held(wanted, ends_at, wait_s)
+        return ends | (dict.fromkeys((its.id for its in wanted), Postponed(alone=True)) if read is None else read)
+
+    def _read_held(self, tables: Sequence[SmallTable], ends_at: float, wait_s: float) -> _Ends | None:
+        """Read the rows of tables under locks. Return None if not all can be locked."""
+        locks = self._copier.config_ref.current.limits.locks
+        limits = replace(locks, wait_s=min(wait_s, locks.wait_s))
+        with hold_tables(self._copier.sessions, [its.held for its in tables], limits) as guard:
             try:
                 changed = guard.start()
-            except LevadaError as error:
-                if not isinstance(error, Transient | NeedsOperator):
-                    raise
-                # It does not say which table is locked or gone.
-                return ends | dict.fromkeys(wanted, Postponed(alone=True))
-            for table in changed:
-                ends[table] = Postponed(alone=True)
-            left = [its for its in wanted.values() if its.id not in changed]
+            except (Transient, NeedsOperator) as error:
+                # PostgreSQL does not say which table is locked or gone.
+                _log.info("a group of small tables: %s", error.message)
+                return None
+            ends: _Ends = dict.fromkeys(changed, Postponed(alone=True))
+            left = [its for its in tables if its.id not in changed]
             ends |= self._read_all(guard, left, ends_at, wait_s)
-            ends |= self._released(guard)
-        return ends
+            return ends | self._released(guard)
+
+    def _without_obstacles(self, tables: Sequence[SmallTable]) -> list[SmallTable] | None:
+        """Return the tables without those that are locked, renamed or gone. Return None if there is none of these."""
+        with self._copier.sessions.session() as connection:
+            locked = {lock.root for lock in read_table_locks(connection) if lock.exclusive}
+            names = read_table_names(connection, [its.id for its in tables])
+        left = [its for its in tables if its.begun.name not in locked and names.get(its.id) == its.read.published.name]
+        return left if len(left) < len(tables) else None
 
     def _read_all(self, guard: GroupGuard, tables: Sequence[SmallTable], ends_at: float, wait_s: float) -> _Ends:
         config = self._copier.config_ref.current
@@ -161,6 +177,7 @@ class SmallTables:
         except LevadaError as error:
             if isinstance(error, Permanent):
                 raise
+            _log.info("%d small tables are copied one by one: %s", len(tables), error.message)
         with self._copier.store.together():
             for its in tables:
                 if its.id in written:

@@ -16,6 +16,7 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.append_publication import PublicationNames, list_published, read_state
 from levada.postgres.catalog import describe_tables, read_column_names, table_missing
 from levada.postgres.copy_conditions import condition_error
+from levada.postgres.generated_columns import as_streamed, require_masked
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.mask_comments import read_comments_of
 from levada.postgres.slots import ExportedSnapshot
@@ -181,6 +182,7 @@ class SnapshotTables:
             _log.warning("columns.exclude of %s has %s, which is no column", name, ", ".join(sorted(missing)))
         if (flaw := flaw_error(name, description.storage.flaws)) is not None:
             raise flaw
+        description = as_streamed(connection, catalog.names.main, description, published.column_attnums)
         description.require_streamed_key(published.column_attnums)
         schema = description.schema(
             columns=published.column_attnums,
@@ -190,6 +192,7 @@ class SnapshotTables:
         )
         self._require_comments(catalog.comments.get(description.name, MaskComments()), name, settings)
         schema = self._masked(connection, schema, settings.masks)
+        require_masked(schema, description.storage.generated)
         leaves = description.storage.leaves.keys()
         basis = Basis(
             server=(catalog.started_at, config.slot.name),

@@ -217,6 +217,7 @@ def pipeline_config(
         publication=PublicationConfig(
             manifest.publication_name,
             managed=spec.source.publication.management is PublicationManagement.MANAGED,
+            generated_columns=spec.tables.generated_columns,
         ),
         staging=_staging(manifests, secrets, work_dir),
         work_dir=work_dir,

@@ -26,6 +26,7 @@ from levada.postgres.append_publication import PublicationNames, list_streamed, 
 from levada.postgres.catalog import StreamedTable, list_tables
 from levada.postgres.ddl import install_ddl_trigger, remove_ddl_trigger
 from levada.postgres.failures import RESYNC_ALL
+from levada.postgres.generated_columns import settle_generated
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.preflight import PreflightRequest, preflight, refuse
 from levada.postgres.problems import Problem, Severity, of_restart
@@ -215,6 +216,8 @@ def _discover(
         filters = filters.with_unfiltered(appended.unfiltered)
         if lacking != missing:
             report = None
+        publications, generated = config.publication.names, config.publication.generated_columns
+        incomplete = incomplete or settle_generated(connection, publications, generated, store.require_epoch)
         if owner is not None and read_publication_owner(connection, name) is None:
             mark_publication(connection, name, owner, check=store.require_epoch)
     names = publication_names(config, store)
@@ -425,4 +428,5 @@ def _preflight_request(config: PipelineConfig) -> PreflightRequest:
         is_upserted=lambda table: config.table(table).mode is TableMode.UPSERT,
         ddl_trigger=config.ddl_trigger,
         named=NamedTables(config.include, config.exclude, tuple(config.tables)),
+        generated_columns=config.publication.generated_columns,
     )

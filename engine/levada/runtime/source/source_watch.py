@@ -21,7 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from levada.errors import LevadaError, Transient
-from levada.postgres.lent_identities import give_back
+from levada.postgres.lent_identities import give_back, lent_for_long
 from levada.postgres.withdrawals import unidentified_members, withdraw
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.source.new_tables import NewTables
@@ -32,6 +32,10 @@ _log = logging.getLogger(__name__)
 _EVERY_S: Final = 1.0
 _NEW_TABLES_EVERY: Final = 3
 """Looks for each look for new tables, which reads all of pg_class."""
+_GIVE_BACK_EVERY: Final = 30
+"""Looks for each attempt to give identities back that partitions needed, see `levada.postgres.lent_identities`."""
+_LONG_S: Final = 60.0
+"""Seconds for which an identity is lent until the log says so, once in such a time."""
 _RETRY_S: Final = 10.0
 _REFUSED_S: Final = 60.0
 """Seconds before a table is taken out again that the server refused to take out. It logs each refusal."""
@@ -60,6 +64,7 @@ class SourceWatch:
         self._new_tables = NewTables()
         self._reported: frozenset[str] = frozenset()
         self._rests_until = 0.0
+        self._lent_at: float | None = None
         self._stop = threading.Event()
         self._thread = marked_thread(self._run, "levada-watch")
 
@@ -78,7 +83,7 @@ class SourceWatch:
             try:
                 with closing(self._config_ref.current.source.connect(application="watch")) as connection:
                     for look in itertools.count():
-                        self._look(connection, first=look == 0, new_tables=look % _NEW_TABLES_EVERY == 0)
+                        self._look(connection, look)
                         if self._stop.wait(_EVERY_S):
                             return
             except LevadaError as error:
@@ -99,15 +104,28 @@ class SourceWatch:
         if any(not isinstance(e, Transient) for e in errors):
             self._rests_until = time.monotonic() + _REFUSED_S
 
-    def _look(self, connection: psycopg.Connection[Any], *, first: bool, new_tables: bool) -> None:
+    def _look(self, connection: psycopg.Connection[Any], look: int) -> None:
         config = self._config_ref.current
         if config.publication.managed and time.monotonic() >= self._rests_until:
             name = config.publication.name
-            always = first or self._identity_lost.is_set()
+            always = look == 0 or self._identity_lost.is_set()
             self._identity_lost.clear()
             found = unidentified_members(connection, name, always=always)
             self._report(withdraw(connection, name, found, check=self._check))
-            if always and not give_back(connection):
-                self._identity_lost.set()
-        if new_tables and self._new_tables.appeared(connection, config):
+            if always or look % _GIVE_BACK_EVERY == 0:
+                self._give_back(connection)
+        if look % _NEW_TABLES_EVERY == 0 and self._new_tables.appeared(connection, config):
             self._appeared()
+
+    def _give_back(self, connection: psycopg.Connection[Any]) -> None:
+        """Give tables their own identities back. Log those that cannot have it for long."""
+        if give_back(connection):
+            self._lent_at = None
+            return
+        self._identity_lost.set()
+        now = time.monotonic()
+        if self._lent_at is None:
+            self._lent_at = now
+        elif now - self._lent_at >= _LONG_S and (error := lent_for_long(connection)) is not None:
+            self._lent_at = now
+            _log.warning("%s. To end it: %s [%s]", error.message, error.hint, error.code)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from levada.errors import LevadaError
 from levada.postgres.append_publication import read_state
 from levada.postgres.catalog import describe_without_waiting
+from levada.postgres.generated_columns import as_streamed
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.storage import read_storage
 from levada.runtime.stages.messages import SegmentStaged, StorageRead
@@ -143,10 +144,12 @@ class StoragePoller(Stage):
     def _unmarked(self, connection: psycopg.Connection[Any], table: TableId, error: LevadaError) -> Unmarked:
         """Return the columns of a table that the role may not lock. The catalog shows them to every role."""
         try:
-            columns = describe_without_waiting(connection, table).columns
-            state = read_state(connection, publication_names(self._config_ref.current, self._store), [table])
+            names = publication_names(self._config_ref.current, self._store)
+            state = read_state(connection, names, [table])
+            listed = None if table not in state.members else state.members[table].columns
+            description = describe_without_waiting(connection, table)
+            columns = as_streamed(connection, names.main, description, listed).columns
         except LevadaError:
             return Unmarked(error)
-        listed = None if table not in state.members else state.members[table].columns
         published = (c for c in columns if listed is None or c.attnum in listed)
         return Unmarked(error, columns_of(columns), columns_of(published))

@@ -83,7 +83,11 @@ class SilentColumns:
         if version is None or version.snapshot_id > snapshot.start:
             return False
         now = frozenset((a, c.name, c.type_oid, c.typmod) for a, c in storage.columns.items() if not c.generated)
-        return now != columns_of([*version.columns, *version.excluded]) and now != self._marked.get(record.id)
+        # The snapshot does not show whether generated columns are streamed. Their next row does.
+        generated = {a for a, c in storage.columns.items() if c.generated}
+        every: list[Column | ExcludedColumn] = [*version.columns, *version.excluded]
+        known = columns_of(c for c in every if c.attnum not in generated)
+        return now != known and now != self._marked.get(record.id)
 
     def refused(self, record: TableRecord, unmarked: Unmarked) -> None:
         """Park a table for which no mark can be written. A retried error is left to the next snapshot.

@@ -23,6 +23,7 @@ from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transi
 from levada.postgres.append_publication import read_state
 from levada.postgres.catalog import PublishedTable, read_table_description
 from levada.postgres.description import TableDescription
+from levada.postgres.generated_columns import as_streamed
 from levada.postgres.idle_connections import IdleReaders
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config import PipelineConfig
@@ -436,6 +437,7 @@ class Verifier:
             if records and table in state.members:
                 record_membership(self.store, table, state.members[table].to_text())
             description = read_table_description(connection, table)
+            description = as_streamed(connection, names.main, description, published.column_attnums)
             schema = description.schema(
                 columns=published.column_attnums,
                 exclude=() if settings is None else settings.excluded_columns,

@@ -13,6 +13,7 @@ from levada.testing.destinations.crashes import Crashes
 from levada.testing.destinations.cuts import Cuts
 from levada.testing.destinations.erasures import Erasures
 from levada.testing.destinations.errors import Errors
+from levada.testing.destinations.groups import Groups
 from levada.testing.destinations.kept_ranges import KeptRanges
 from levada.testing.destinations.kept_rows import KeptRows
 from levada.testing.destinations.metadata import Metadata
@@ -27,6 +28,7 @@ from levada.testing.source import Source
 
 class DestinationConformance(
     Copies,
+    Groups,
     Watermarks,
     Changes,
     KeptRows,
