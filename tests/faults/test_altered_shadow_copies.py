@@ -118,6 +118,7 @@ def test_changes_of_the_copy(engine: Engine, items: Database, target: Database, 
     _completed(engine, items, target)
 
 
+@pytest.mark.nightly
 def test_a_copy_that_is_closed_comes_to_serve(engine: Engine, items: Database, target: Database) -> None:
     """All of its ranges are used again if the engine ends before the swap, for which it may wait for readers."""
     with Movers(items):
@@ -131,6 +132,7 @@ def test_a_copy_that_is_closed_comes_to_serve(engine: Engine, items: Database, t
     _completed(engine, items, target)
 
 
+@pytest.mark.nightly
 def test_rows_of_the_copy(engine: Engine, items: Database, target: Database) -> None:
     """No other session can change the rows of an interrupted copy."""
     _killed(engine, target)

@@ -57,6 +57,7 @@ def _recipe(connection: psycopg.Connection, last: str) -> None:
         connection.execute(step)  # type: ignore[call-overload]  # of a test
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("last", [_DROP, "ALTER COLUMN old_id DROP NOT NULL"])
 @pytest.mark.parametrize("kind", ["replicated", "in_ducklake"])
 def test_an_int_becomes_a_bigint_without_a_copy(request: pytest.FixtureRequest, kind: str, last: str) -> None:
