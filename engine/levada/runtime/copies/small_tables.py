@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MOST_BYTES: Final = 32 << 20
-"""The most memory of the rows of a group in bytes. Rows of 1 MiB at the source may be compressed there."""
+"""The memory of the rows of a group in bytes, after which it takes no further table."""
+_TABLE_BYTES: Final = 8 << 20
+"""The most memory of the rows of one table in bytes. Those of 1 MiB at the source may be compressed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class SmallTables:
     def _read_all(self, guard: GroupGuard, tables: Sequence[SmallTable], ends_at: float, wait_s: float) -> _Ends:
         config = self._copier.config_ref.current
         reading = SnapshotReader(
-            config.source, self._snapshot, wait_s, _MOST_BYTES, config.on_unrepresentable, config.mask_keys
+            config.source, self._snapshot, wait_s, _TABLE_BYTES, config.on_unrepresentable, config.mask_keys
         )
         ends: _Ends = {}
         held = 0
