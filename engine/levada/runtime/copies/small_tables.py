@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_FEWEST: Final = 8
+"""The tables that are read in any case. On a loaded machine the description of a group takes most of the time, and one
+by one they would cost the machine several times as much.
+"""
 _MOST_BYTES: Final = 32 << 20
 """The memory of the rows of a group in bytes, after which it takes no further table."""
 _TABLE_BYTES: Final = 8 << 20
@@ -126,7 +130,7 @@ class SmallTables:
             for its in tables:
                 if guard.lost:
                     ends[its.id] = Postponed(alone=False)
-                elif self._rows and (time.monotonic() >= ends_at or held > _MOST_BYTES):
+                elif held > _MOST_BYTES or (len(self._rows) >= _FEWEST and time.monotonic() >= ends_at):
                     ends[its.id] = Postponed(alone=False, made=len(self._rows))
                 elif its.begun.cancelled.is_set():
                     ends[its.id] = _cancelled(its)
