@@ -35,8 +35,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_FEWEST: Final = 8
+"""The tables that are read in any case. On a loaded machine the description of a group takes most of the time, and one
+by one they would cost the machine several times as much.
+"""
 _MOST_BYTES: Final = 32 << 20
-"""The most memory of the rows of a group in bytes. Rows of 1 MiB at the source may be compressed there."""
+"""The memory of the rows of a group in bytes, after which it takes no further table."""
+_TABLE_BYTES: Final = 8 << 20
+"""The most memory of the rows of one table in bytes. Those of 1 MiB at the source may be compressed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ class SmallTables:
     def _read_all(self, guard: GroupGuard, tables: Sequence[SmallTable], ends_at: float, wait_s: float) -> _Ends:
         config = self._copier.config_ref.current
         reading = SnapshotReader(
-            config.source, self._snapshot, wait_s, _MOST_BYTES, config.on_unrepresentable, config.mask_keys
+            config.source, self._snapshot, wait_s, _TABLE_BYTES, config.on_unrepresentable, config.mask_keys
         )
         ends: _Ends = {}
         held = 0
@@ -124,7 +130,7 @@ class SmallTables:
             for its in tables:
                 if guard.lost:
                     ends[its.id] = Postponed(alone=False)
-                elif self._rows and (time.monotonic() >= ends_at or held > _MOST_BYTES):
+                elif held > _MOST_BYTES or (len(self._rows) >= _FEWEST and time.monotonic() >= ends_at):
                     ends[its.id] = Postponed(alone=False, made=len(self._rows))
                 elif its.begun.cancelled.is_set():
                     ends[its.id] = _cancelled(its)
