@@ -322,6 +322,24 @@ def test_a_warning_names_a_table_that_gets_no_other_identity(db: Database) -> No
 
 
 @pytest.mark.since(15)
+def test_a_warning_fails_no_statement_of_a_client_that_cannot_show_it(db: Database) -> None:
+    """A name with a character that the client's encoding lacks is in the warning without it."""
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)", 'CREATE TABLE "日本" (id int PRIMARY KEY)')
+    manage(db, "日本")
+    with db.connection.connect() as installing:
+        install_ddl_trigger(installing)
+    notices: list[str] = []
+    with db.connect() as holder, db.connect(client_encoding="LATIN1") as c:
+        c.add_notice_handler(lambda d: notices.append(d.message_primary or ""))
+        holder.execute("BEGIN")
+        holder.execute(_LOCKED)
+        c.execute('ALTER TABLE U&"\\65E5\\672C" DROP CONSTRAINT U&"\\65E5\\672C_pkey"')
+        c.execute('DELETE FROM U&"\\65E5\\672C"')
+        holder.execute("ROLLBACK")
+    assert [n.partition(" REPLICA")[0] for n in notices] == ["levada gave table public.??"]
+
+
+@pytest.mark.since(15)
 def test_a_statement_over_many_tables_waits_for_one_lock(db: Database) -> None:
     """It ends in time, and so does the return of the identities: a reader of some tables keeps only these."""
     with_media(db)

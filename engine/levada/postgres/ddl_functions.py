@@ -25,7 +25,7 @@ from levada.postgres.lent_identities import (
 )
 from levada.postgres.readmissions import CONTENT, CONTENT_BODY, CREATE_TABLE, SETTING, readmit_body
 from levada.postgres.replica_identity import FILTERS
-from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA
+from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA, warning
 
 DDL_PREFIX: Final = "levada_ddl"
 SEPARATOR_PREFIX: Final = "levada_ddl_end"
@@ -194,11 +194,11 @@ _CANCELED: Final = sql.SQL("""WHEN query_canceled THEN
 
 # No user's statement may fail because of Levada. An announced but unknown change makes it compare the catalog.
 _FAILURE: Final = sql.SQL("""WHEN OTHERS THEN
-    RAISE WARNING 'levada could not announce a changed table: %', SQLERRM;
+    {unknown};
     BEGIN
         PERFORM {emit}('null');
     EXCEPTION WHEN OTHERS THEN
-        RAISE WARNING 'levada could not announce that a table has changed: %', SQLERRM;
+        {nothing};
     END;
 """)
 
@@ -347,7 +347,11 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
 
     The triggers fire in every replication role, because a change that they miss is a lost change.
     """
-    failure = _FAILURE.format(emit=EMIT)
+    failure = _FAILURE.format(
+        emit=EMIT,
+        unknown=warning("'levada could not announce a changed table: ' || SQLERRM"),
+        nothing=warning("'levada could not announce that a table has changed: ' || SQLERRM"),
+    )
     separator = sql.Literal(SEPARATOR_PREFIX)
     command = _COMMAND_BODY.format(
         unfiltered=sql.SQL("r.prqual IS NULL" if version >= FILTERS else "true"),

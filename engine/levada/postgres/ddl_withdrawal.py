@@ -11,6 +11,7 @@ from levada.postgres.lent_identities import SETTING as LENDING
 from levada.postgres.publication_owners import OWNED
 from levada.postgres.readmissions import SETTING, record_statements
 from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
+from levada.postgres.seal import warning
 
 # PostgreSQL refuses UPDATEs and DELETEs of a published table without a replica identity, or whose identity lacks a
 # column of the row filter. A table of a publication that Levada manages leaves it, so that no statement fails that
@@ -85,8 +86,7 @@ BEGIN
             IF SQLSTATE = '55P03' THEN
                 PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
             END IF;
-            RAISE WARNING 'levada could not give partition %.% the replica identity of its root: %',
-                member.nspname, member.relname, SQLERRM;
+            {not_given};
         END;
     END LOOP;
     {bare}
@@ -121,8 +121,7 @@ BEGIN
                     PERFORM pg_catalog.set_config({setting}, 'yes', true);
                 END IF;
             EXCEPTION WHEN OTHERS THEN
-                RAISE WARNING 'levada could not record that table %.% leaves publication %: %',
-                    member.nspname, member.relname, member.pubname, SQLERRM;
+                {not_recorded};
             END;
             statement := pg_catalog.format(
                 'ALTER PUBLICATION %I DROP TABLE ONLY %I.%I', member.pubname, member.nspname, member.relname);
@@ -158,7 +157,7 @@ BEGIN
     END LOOP;
     IF kept IS NOT NULL AND (
         NOT locked OR {lend}(CASE WHEN uncovered IS NULL THEN bare ELSE concerned END, patience)) THEN
-        RAISE WARNING 'levada could not take %', pg_catalog.array_to_string(kept, ', ');
+        {not_taken};
     END IF;
     RETURN withdrawn;
 END
@@ -214,6 +213,15 @@ def withdraw_body(version: int) -> sql.Composed:
         record=record_statements(version),
         setting=sql.Literal(SETTING),
         lend=LEND,
+        not_given=warning(
+            "pg_catalog.format('levada could not give partition %s.%s the replica identity of its root: %s',"
+            " member.nspname, member.relname, SQLERRM)"
+        ),
+        not_recorded=warning(
+            "pg_catalog.format('levada could not record that table %s.%s leaves publication %s: %s',"
+            " member.nspname, member.relname, member.pubname, SQLERRM)"
+        ),
+        not_taken=warning("'levada could not take ' || pg_catalog.array_to_string(kept, ', ')"),
         roots_identity=ROOTS_IDENTITY,
         lending=sql.Literal(LENDING),
     )

@@ -20,7 +20,7 @@ from psycopg import sql
 from levada.errors import LevadaError, StatementRefused, Transient
 from levada.postgres.failures import source_errors
 from levada.postgres.publication_owners import OWNED
-from levada.postgres.seal import SEAL_SCHEMA
+from levada.postgres.seal import SEAL_SCHEMA, warning
 from levada.printable import counted
 
 _log = logging.getLogger(__name__)
@@ -97,8 +97,7 @@ BEGIN
         EXCEPTION WHEN serialization_failure THEN
             NULL;
         END;
-        RAISE WARNING 'levada gave table %.% REPLICA IDENTITY % for the time in which another session has locked the'
-            ' publication, so that its UPDATEs and DELETEs do not fail', leaf.nspname, leaf.relname, lent;
+        {given};
     END LOOP;
     IF pg_catalog.current_setting('session_replication_role') <> triggers THEN
         PERFORM pg_catalog.set_config('session_replication_role', triggers, true);
@@ -232,7 +231,14 @@ ROOTS_IDENTITY: Final = sql.SQL("""
 
 def lend_body() -> sql.Composed:
     """Return the body of the function that lends identities. It returns True if a table has none that is accepted."""
-    return _LEND_BODY.format(setting=sql.Literal(SETTING), table=TABLE)
+    return _LEND_BODY.format(
+        setting=sql.Literal(SETTING),
+        table=TABLE,
+        given=warning(
+            "pg_catalog.format('levada gave table %s.%s REPLICA IDENTITY %s for the time in which another session has"
+            " locked the publication, so that its UPDATEs and DELETEs do not fail', leaf.nspname, leaf.relname, lent)"
+        ),
+    )
 
 
 def keep_chosen_body() -> sql.Composed:

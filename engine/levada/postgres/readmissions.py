@@ -17,7 +17,7 @@ from psycopg import sql
 
 from levada.postgres.publication_owners import OWNED
 from levada.postgres.replica_identity import identified
-from levada.postgres.seal import SEAL_SCHEMA
+from levada.postgres.seal import SEAL_SCHEMA, warning
 
 TABLE: Final = sql.Identifier(SEAL_SCHEMA, "withdrawn")
 SETTING: Final = "levada_ddl.withdrawn"
@@ -99,8 +99,7 @@ BEGIN
             readmitted := coalesce(readmitted, '{{}}') || pg_catalog.jsonb_build_object(member.relation::text,
                 coalesce(readmitted->member.relation::text, '[]') || pg_catalog.to_jsonb(member.pubname::text));
         EXCEPTION WHEN OTHERS THEN
-            RAISE WARNING 'levada could not add table %.% to publication % again: %',
-                member.nspname, member.relname, member.pubname, SQLERRM;
+            {not_added};
         END;
     END LOOP;
     RETURN readmitted;
@@ -125,7 +124,16 @@ def record_statements(version: int) -> sql.Composed:
 
 def readmit_body(version: int) -> sql.Composed:
     """Return the body of the function that adds tables again, on a server of this version."""
-    return _READMIT_BODY.format(table=TABLE, content=CONTENT, owned=sql.Literal(OWNED), identified=identified(version))
+    return _READMIT_BODY.format(
+        table=TABLE,
+        content=CONTENT,
+        owned=sql.Literal(OWNED),
+        identified=identified(version),
+        not_added=warning(
+            "pg_catalog.format('levada could not add table %s.%s to publication %s again: %s',"
+            " member.nspname, member.relname, member.pubname, SQLERRM)"
+        ),
+    )
 
 
 def read_successors(conn: psycopg.Connection[Any]) -> Mapping[int, int]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -31,7 +31,6 @@ _DIGEST_BYTES: Final = 32
 
 EMIT: Final = sql.Identifier(SEAL_SCHEMA, "emit")
 KEY_TABLE: Final = sql.Identifier(SEAL_SCHEMA, "seal")
-
 # Hashed twice, as in HMAC, so that a message and its digest cannot be extended. One statement, because a fresh session
 # plans each. The content is in the encoding of the database, as a name may have a character that UTF-8 lacks. The
 # client's statement would fail at the warning about it, which the server cannot convert either.
@@ -76,6 +75,19 @@ SELECT DISTINCT r.rolname::text FROM (
     UNION ALL SELECT nspacl, nspowner FROM pg_catalog.pg_namespace WHERE oid IN ({schema})
 ) o, pg_catalog.aclexplode(o.acl) a JOIN pg_catalog.pg_roles r ON r.oid = a.grantee WHERE a.grantee <> o.owner
 """)
+
+
+def warning(message: LiteralString) -> sql.Composed:
+    """Return the statement of PL/pgSQL that raises a warning with the text of an SQL expression.
+
+    A client whose encoding lacks a character of it gets question marks. Otherwise its statement would fail.
+    """
+    same = "pg_catalog.current_setting('client_encoding') = pg_catalog.current_setting('server_encoding')"
+    plain = sql.SQL("pg_catalog.regexp_replace(({}) COLLATE pg_catalog.\"C\", '[^ -~]', '?', 'g')")
+    text = sql.SQL(message)
+    return sql.SQL("RAISE WARNING '%', CASE WHEN {} THEN {} ELSE {} END").format(
+        sql.SQL(same), text, plain.format(text)
+    )
 
 
 @dataclass(frozen=True, slots=True)
