@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 from tests.rigs.capture import hosting
 
-from levada.capture import TableResolver, source_catalog
-from levada.capture import resolver as module
+from levada.capture import TableResolver, announcements, source_catalog
 from levada.errors import LevadaError
 from levada.pgoutput.messages import Relation, RelationColumn
 from levada.postgres.connection import PostgresConnection
@@ -99,7 +98,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     """A catalog without a server."""
     made = Catalog()
     made.store.next_epoch()
-    monkeypatch.setattr(module, "read_ddl_seal", lambda connection: made.seal)
+    monkeypatch.setattr(announcements, "read_ddl_seal", lambda connection: made.seal)
     monkeypatch.setattr(source_catalog, "describe_without_waiting", made.describe)
     monkeypatch.setattr(source_catalog, "read_state", lambda *_: PublicationState("levada", None, {}, {}))
     return made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from levada.capture.alterations import Alterations
+from levada.capture.announcements import Announcements
 from levada.capture.attnums import match_columns
 from levada.capture.column_marks import ColumnMarks
 from levada.capture.early_segments import UnknownVersionError
@@ -34,7 +34,6 @@ from levada.postgres.ddl import (
     DdlMessage,
     DroppedTables,
     parse_ddl_message,
-    read_ddl_seal,
 )
 from levada.postgres.ddl_functions import DDL_PREFIX
 from levada.postgres.description import TableDescription
@@ -43,7 +42,7 @@ from levada.postgres.generated_columns import require_masked
 from levada.postgres.identity_remedies import identify_again, identity_statements
 from levada.postgres.mask_comments import read_table_comments
 from levada.postgres.membership import lost_identity, set_unlogged, streamed_as_root
-from levada.postgres.seal import SEAL_SCHEMA, DdlSeal
+from levada.postgres.seal import SEAL_SCHEMA
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
 from levada.schema.masking import require_same_masks, with_masks
@@ -59,9 +58,6 @@ _VERSIONS_IN_A_COMMIT: Final = 24
 
 The first version has the commit's LSN as its number, and later ones count up from there. A commit record is longer than
 this, so the range never contains the commit of another transaction."""
-
-_WARN_EVERY_S: Final = 60.0
-"""The minimum interval, in seconds, of log entries on forged messages. Any role could write millions of them."""
 
 
 class TableResolver(SchemaResolver):
@@ -96,15 +92,12 @@ class TableResolver(SchemaResolver):
         self._marks = marks or ColumnMarks()
         self._choices: queue.SimpleQueue[tuple[TableId, ColumnChoice]] = queue.SimpleQueue()
         self._chosen: dict[TableId, ColumnChoice] = {}
-        self._seal: DdlSeal | None = None
-        self._seal_read = False
-        self._unreadable = False
-        self._warn_at = 0.0
         self._current: dict[TableId, ReplicatedTableSchema] = {}
         self._left_out: set[TableId] = set()
         self._withdrawn: dict[tuple[TableId, Lsn], ErrorOf] = {}
         self._leaves: dict[tuple[TableId, SnapshotId, int], set[TableId]] = {}
         self._catalog = SourceCatalog(connection, PublicationNames(publication, append))
+        self._announcements = Announcements(self._catalog)
         self.conversion: TextConversion | None = None
         """The conversion of the session's stream, if the database has another encoding than UTF8."""
 
@@ -117,7 +110,7 @@ class TableResolver(SchemaResolver):
         """Discard the versions of the last session. The server sends every RELATION again in a new one."""
         self._current.clear()
         self._left_out.clear()
-        self._unreadable = False
+        self._announcements.begin_session()
         self._alterations.discard()
         self._withdrawn.clear()
         self._leaves.clear()
@@ -131,7 +124,7 @@ class TableResolver(SchemaResolver):
 
     def release(self) -> None:
         """Close the connection to the catalog. It is opened again on demand."""
-        self._seal_read = False
+        self._announcements.release()
         self._catalog.close()
 
     def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
@@ -142,7 +135,7 @@ class TableResolver(SchemaResolver):
         before = self._before(table, at)
         if table in self._left_out or (before is None and not self._host.selects(relation.table)):
             return None
-        if table in self._current or not self._announced(at):
+        if table in self._current or not self._announcements.complete(at):
             # Within a session, the server sends a second RELATION only after the table's catalog entry has changed.
             self._host.catalog_changed()
         with self._of_one_table(table, relation.table, at):
@@ -164,7 +157,7 @@ class TableResolver(SchemaResolver):
 
     def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
         """Keep what the stream shows of a table's partitions for `settle`, unless it announces all of them."""
-        if not self._announced(at):
+        if not self._announcements.complete(at):
             self._leaves.setdefault((root, at, xid), set()).add(leaf)
 
     def message(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
@@ -173,7 +166,7 @@ class TableResolver(SchemaResolver):
             return self._marked(message, at)
         if message.prefix != DDL_PREFIX:
             return None
-        content = self._authenticated(message)
+        content = self._announcements.content(message)
         if content is None:
             return None
         try:
@@ -185,7 +178,7 @@ class TableResolver(SchemaResolver):
                 message.lsn,
                 error.message,
             )
-            self._unreadable = True
+            self._announcements.one_unreadable()
             self._host.identity_lost()
             return None
         if isinstance(ddl, DroppedTables):
@@ -301,35 +294,6 @@ class TableResolver(SchemaResolver):
             hint = f"copy the table again: {resync_command(before.name)}"
             self._leave_out(table, before.name, DecodeError(error.code, error.message, hint=hint), at)
 
-    def _authenticated(self, message: LogicalMessage) -> bytes | None:
-        """Return the content of a message, or None if its seal does not prove that the trigger wrote it."""
-        seal = self._read_seal()
-        content = None if seal is None or not message.transactional else seal.open(message.content, message.xid)
-        if content is None and time.monotonic() >= self._warn_at:
-            self._warn_at = time.monotonic() + _WARN_EVERY_S
-            _log.warning(
-                "ignoring a message with prefix %s at %s: %s",
-                DDL_PREFIX,
-                message.lsn,
-                _why_ignored(seal, message.lsn),
-            )
-        return content
-
-    def _announced(self, at: SnapshotId) -> bool:
-        """Return True if every schema change up to transaction ``at`` was announced by a readable message."""
-        seal = self._read_seal()
-        return seal is not None and at >= seal.since and not self._unreadable
-
-    def _read_seal(self) -> DdlSeal | None:
-        """Return the seal of the event trigger, read once per slice and after the slice was received.
-
-        If the trigger has been installed without a gap until now, it was installed when the messages were written.
-        """
-        if not self._seal_read:
-            self._seal = read_ddl_seal(self._catalog.connected())
-            self._seal_read = True
-        return self._seal
-
     @contextmanager
     def _of_one_table(self, table: TableId, name: QualifiedTable, at: SnapshotId) -> Iterator[None]:
         """Leave the table out if the block fails, so that the others go on. An error that passes is raised."""
@@ -362,7 +326,7 @@ class TableResolver(SchemaResolver):
         columns = [c for c in relation.columns if c.name not in excluded]
         require_usable_names(name, columns)
         unchanged = before is not None and describes(relation, before, excluded)
-        if before is not None and unchanged and choice == ColumnChoice.of(before) and self._announced(at):
+        if before is not None and unchanged and choice == ColumnChoice.of(before) and self._announcements.complete(at):
             self._current[relation.oid] = before
             return before
         # The message itself shows which generated columns were streamed at that time.
@@ -516,12 +480,3 @@ class TableResolver(SchemaResolver):
         return Column(
             attnum, column.name, shape, shape.kind if info is None else info.name, column.type_oid, column.typmod
         )
-
-
-def _why_ignored(seal: DdlSeal | None, at: Lsn) -> str:
-    """Return why a message that was written at ``at`` is not believed."""
-    if seal is None:
-        return "the source has no event trigger of Levada"
-    if at < seal.since:
-        return "Levada's event trigger was installed again since, so tables are compared with the catalog"
-    return "Levada's event trigger did not write it"
