@@ -13,16 +13,15 @@ from levada.lazy import lazy_exports, lazy_names
 if TYPE_CHECKING:
     from levada.copy.rows import TableRows
     from levada.destinations.collisions import TargetName
+    from levada.destinations.context import DestinationContext, Source
     from levada.destinations.erasure import Erased, Erasure, Remaining
     from levada.destinations.interface import (
         Capabilities,
         Destination,
-        DestinationContext,
         Jar,
         NamedCut,
         OnSchemaChange,
         Ordering,
-        Source,
         TableMode,
         TableTarget,
     )
@@ -54,7 +53,7 @@ __all__ = [
 _LAZY_EXPORTS = {
     "Capabilities": "levada.destinations.interface",
     "Destination": "levada.destinations.interface",
-    "DestinationContext": "levada.destinations.interface",
+    "DestinationContext": "levada.destinations.context",
     "Durability": "levada.values",
     "Erased": "levada.destinations.erasure",
     "Erasure": "levada.destinations.erasure",
@@ -64,7 +63,7 @@ _LAZY_EXPORTS = {
     "OnSchemaChange": "levada.destinations.interface",
     "Ordering": "levada.destinations.interface",
     "Remaining": "levada.destinations.erasure",
-    "Source": "levada.destinations.interface",
+    "Source": "levada.destinations.context",
     "TableEvents": "levada.segments.batch",
     "TableMode": "levada.destinations.interface",
     "TableRows": "levada.copy.rows",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from levada import codes
-from levada.destinations.interface import DestinationContext, Source
+from levada.destinations.context import DestinationContext, Source
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId

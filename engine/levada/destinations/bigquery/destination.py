@@ -25,6 +25,7 @@ from levada.destinations.bigquery.settings import Settings
 from levada.destinations.bigquery.staging import StagedColumns
 from levada.destinations.bigquery.state import Description, StoredState
 from levada.destinations.collisions import TargetName
+from levada.destinations.context import DestinationContext
 from levada.destinations.fenced import (
     FencedDestination,
     TableState,
@@ -33,7 +34,7 @@ from levada.destinations.fenced import (
     missing,
     require_epoch,
 )
-from levada.destinations.interface import Capabilities, DestinationContext, TableMode
+from levada.destinations.interface import Capabilities, TableMode
 from levada.destinations.ownership import ANOTHERS, Owner
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema, TableTarget

@@ -16,6 +16,7 @@ import pyarrow as pa
 from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
+from levada.destinations.context import DestinationContext
 from levada.destinations.data_files.file_destination import FileDestination, FileTableState
 from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
@@ -65,7 +66,7 @@ from levada.destinations.fenced import (
     require_epoch,
 )
 from levada.destinations.groups import GroupWriter
-from levada.destinations.interface import Capabilities, DestinationContext, OnSchemaChange, TableMode
+from levada.destinations.interface import Capabilities, OnSchemaChange, TableMode
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.ownership import Owner
 from levada.destinations.verification import FixedTable, Repair

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from levada.copy.tasks import BatchRunner
+from levada.destinations.context import DestinationContext
 from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
@@ -16,7 +17,7 @@ from levada.destinations.iceberg.schema import IcebergSchema, reconcile
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.vectors import LiveVectors, finish, live_vectors, new_deletes
-from levada.destinations.interface import DestinationContext, TableMode
+from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import index_errors
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from levada import codes
 from levada.destinations import fenced
 from levada.destinations.collisions import TargetName
+from levada.destinations.context import DestinationContext
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.clock import Clock
 from levada.destinations.iceberg.copy_lease import CopyLease, require_not_newer
@@ -25,7 +26,7 @@ from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_folder import LocalFolders, TableFolder, folders_of
 from levada.destinations.iceberg.table_properties import DEFAULTS, changes, without_bounds
 from levada.destinations.iceberg.warehouse_check import try_warehouse
-from levada.destinations.interface import DestinationContext, OnSchemaChange, TableMode
+from levada.destinations.interface import OnSchemaChange, TableMode
 from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.locations import folded_name

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from levada.destinations.context import DestinationContext
 from levada.destinations.iceberg.catalog import IcebergCatalog
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.quick_catalog import QuickCatalog, UnconfirmedError, local_folder
 from levada.destinations.iceberg.quick_folder import FolderCatalog
 from levada.destinations.iceberg.quick_jdbc import PostgresCatalog
 from levada.destinations.iceberg.quick_rest import RestCatalog
-from levada.destinations.interface import DestinationContext
 from levada.schema import ReplicatedTableSchema
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from levada.errors import LevadaError, Transient
 from levada.private import replace_file
 
 if TYPE_CHECKING:
-    from levada.destinations.interface import Source
+    from levada.destinations.context import Source
 
 _log = logging.getLogger(__name__)
 

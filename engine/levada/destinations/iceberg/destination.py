@@ -15,6 +15,7 @@ from levada import codes
 from levada.copy.rows import TableRows
 from levada.copy.spark_tasks import SparkTasks
 from levada.destinations.collisions import TargetName
+from levada.destinations.context import DestinationContext
 from levada.destinations.data_files.file_destination import FileDestination
 from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
@@ -54,7 +55,7 @@ from levada.destinations.iceberg.shadow_copies import ShadowCopies
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
-from levada.destinations.interface import Capabilities, DestinationContext, NamedCut, TableMode
+from levada.destinations.interface import Capabilities, NamedCut, TableMode
 from levada.destinations.ownership import ANOTHERS
 from levada.destinations.verification import FixedTable, Repair, is_kept
 from levada.errors import DestinationChanged, LevadaError

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Self
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.context import DestinationContext
 from levada.destinations.fenced import FencedDestination, TableState, TableStates, missing
-from levada.destinations.interface import Capabilities, DestinationContext
+from levada.destinations.interface import Capabilities
 from levada.destinations.opensearch.batches import Applied, apply_batch
 from levada.destinations.opensearch.bulk import WriterAliasGone
 from levada.destinations.opensearch.client import BUSY, RESYNC, Address, Client, NotFound

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
+from levada.destinations.context import DestinationContext
 from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import (
     FencedDestination,
@@ -28,7 +29,6 @@ from levada.destinations.fenced import (
 from levada.destinations.groups import GroupWriter
 from levada.destinations.interface import (
     Capabilities,
-    DestinationContext,
     OnSchemaChange,
     Ordering,
 )

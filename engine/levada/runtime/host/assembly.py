@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, Self
 from pydantic.alias_generators import to_snake
 
 from levada.destinations.check_jvm import CheckJvm
-from levada.destinations.interface import Destination, DestinationContext
+from levada.destinations.context import DestinationContext
+from levada.destinations.interface import Destination
 from levada.mask_keys import MaskKeyFiles
 from levada.postgres.client_key import CERTIFICATE, KEY
 from levada.postgres.connection import Keepalives, PostgresConnection
