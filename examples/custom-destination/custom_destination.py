@@ -164,7 +164,7 @@ def json_value(value: Any) -> Any:
             return base64.b64encode(value).decode()
         case dt.datetime() | dt.date() | dt.time():
             return value.isoformat()
-        case list():
+        case list() | tuple():  # a tuple is an entry of a map
             return [json_value(element) for element in value]
         case dict():  # a range
             return {name: json_value(field) for name, field in value.items()}
