@@ -68,6 +68,7 @@ NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     codes.FOREIGN_TABLE_CHANGE: _OTHERS,
     codes.FOREIGN_WRITE: _OTHERS,
     codes.FORMAT_VERSION_LOWERED: "a copy would make the table again with another format",
+    codes.GENERATED_COLUMN_UNMASKED: _AT_SOURCE,
     codes.IDENTITY_MISSING: _AT_SOURCE,
     codes.INTERNAL_ERROR: "the cause is not known",
     codes.KEPT_ROWS_MASKED: "a copy would remove the rows that are kept",
