@@ -198,3 +198,17 @@ def test_texts_in_a_map(encoded: Replicated, encoding: Encoding) -> None:
     assert found == [(text,), (None,), (text,), (None,)]
     assert encoded.pipeline is not None
     assert encoded.pipeline.verify(QualifiedTable("public", "other")).equal
+
+
+@pytest.mark.sampled
+def test_a_table_whose_name_cannot_be_converted(encoded: Replicated, encoding: Encoding) -> None:
+    """It is left out. A start succeeds, and a table that is created later is found, with one like it in the schema."""
+    create = f"DO $$ BEGIN EXECUTE format('CREATE TABLE %I (id int PRIMARY KEY)', {{}} || {encoding.bad_text}); END $$"
+    run(encoded, create.format("'a'"))
+    encoded.start(default_table=HELD)
+    run(encoded, create.format("'b'"), f'CREATE TABLE "{encoding.good}" (id int PRIMARY KEY)')
+    run(encoded, f'INSERT INTO "{encoding.good}" VALUES (1)', "INSERT INTO other VALUES (1)")
+    seen = reach(pipeline(encoded), lambda p: any(t.table.name == encoding.good and t.copy for t in p.tables) and p)
+    encoded.wait_caught_up()
+    assert sorted(t.table.name for t in seen.tables) == sorted(["other", "t", encoding.good])
+    assert pipeline(encoded).verify(QualifiedTable("public", encoding.good)).equal
