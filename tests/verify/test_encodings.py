@@ -20,6 +20,9 @@ from levada.values import OnUnrepresentable, QualifiedTable
 
 __all__ = ["replicated"]
 
+_MORE = 12
+"""Tables with which more wait for a copy than can be copied at a time."""
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -146,6 +149,7 @@ def require_parked(encoded: Replicated, code: str = "unrepresentable_value") -> 
     found = table(seen, "t")
     assert found.error is not None
     assert found.error.code == code
+    assert "Text" not in found.error.solution, "it parks such a text too"
     return found
 
 
@@ -175,6 +179,19 @@ def test_a_name_that_cannot_be_converted(encoded: Replicated, encoding: Encoding
     )
     reach(pipeline(encoded), lambda p: encoded.replica.query("SELECT FROM shop_public.other") == [()])
     require_parked(encoded, "malformed_message")
+
+
+@pytest.mark.sampled
+def test_a_column_whose_name_cannot_be_converted(encoded: Replicated, encoding: Encoding) -> None:
+    """Its table is parked alone, also among small tables that are copied together."""
+    create = f"CREATE TABLE named (id int PRIMARY KEY, %I text)', {encoding.bad_text}"
+    run(encoded, f"DO $$ BEGIN EXECUTE format('{create}); END $$", f"INSERT INTO t VALUES (1, '{encoding.good}')")
+    run(encoded, *(f"CREATE TABLE more{i} (id int PRIMARY KEY)" for i in range(_MORE)))
+    encoded.start(default_table=HELD, wait=False)
+    seen = reach(pipeline(encoded), lambda p: p.tables and all(t.error or t.phase == "Ready" for t in p.tables) and p)
+    assert {t.table.name: t.error.code for t in seen.tables if t.error} == {"named": "text_unconvertible"}
+    assert len(seen.tables) == _MORE + 3
+    assert encoded.verify().equal
 
 
 @pytest.mark.sampled
