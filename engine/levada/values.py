@@ -280,6 +280,14 @@ def unrepresentable_hint(*, key: bool) -> str:
     return f"{own}set spec.onUnrepresentable to {policies}, which copies tables again: levada plan MANIFEST lists them"
 
 
+def unconvertible_hint(*, key: bool) -> str:
+    """Return the first half of the hint for a text that cannot be converted to UTF-8, which no type can hold."""
+    null = (
+        'set spec.onUnrepresentable to "Null" (in quotes), which copies tables again: levada plan MANIFEST lists them'
+    )
+    return "" if key else f"{null}. Or "
+
+
 class TableMode(StrEnum):
     """The content of a destination's table."""
 

@@ -18,7 +18,7 @@ CODES = {
     "WIN1252": HIGH,
     "LATIN1": HIGH,
     "EUC_JP": PAIRS + [b"\x8f" + pair for pair in PAIRS[::3]] + [b"\x8e\xb1"],
-    "EUC_TW": PAIRS + [b"\x8e\xa2" + pair for pair in PAIRS[::3]],
+    "EUC_TW": PAIRS + [b"\x8e\xa2" + pair for pair in PAIRS[::3]] + [b"\x80\xa1", b"\xff\xfe"],
     "SQL_ASCII": [
         "\u00e9".encode(),
         "\U0001f600".encode(),

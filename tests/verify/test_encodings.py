@@ -20,6 +20,9 @@ from levada.values import OnUnrepresentable, QualifiedTable
 
 __all__ = ["replicated"]
 
+_MORE = 12
+"""Tables with which more wait for a copy than can be copied at a time."""
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -146,6 +149,7 @@ def require_parked(encoded: Replicated, code: str = "unrepresentable_value") -> 
     found = table(seen, "t")
     assert found.error is not None
     assert found.error.code == code
+    assert "Text" not in found.error.solution, "it parks such a text too"
     return found
 
 
@@ -178,6 +182,19 @@ def test_a_name_that_cannot_be_converted(encoded: Replicated, encoding: Encoding
 
 
 @pytest.mark.sampled
+def test_a_column_whose_name_cannot_be_converted(encoded: Replicated, encoding: Encoding) -> None:
+    """Its table is parked alone, also among small tables that are copied together."""
+    create = f"CREATE TABLE named (id int PRIMARY KEY, %I text)', {encoding.bad_text}"
+    run(encoded, f"DO $$ BEGIN EXECUTE format('{create}); END $$", f"INSERT INTO t VALUES (1, '{encoding.good}')")
+    run(encoded, *(f"CREATE TABLE more{i} (id int PRIMARY KEY)" for i in range(_MORE)))
+    encoded.start(default_table=HELD, wait=False)
+    seen = reach(pipeline(encoded), lambda p: p.tables and all(t.error or t.phase == "Ready" for t in p.tables) and p)
+    assert {t.table.name: t.error.code for t in seen.tables if t.error} == {"named": "text_unconvertible"}
+    assert len(seen.tables) == _MORE + 3
+    assert encoded.verify().equal
+
+
+@pytest.mark.sampled
 def test_texts_in_a_map(encoded: Replicated, encoding: Encoding) -> None:
     """A map has its keys and values in UTF-8, and is NULL as a whole if one of them cannot be converted."""
     with encoded.db.connect() as connection:
@@ -198,3 +215,17 @@ def test_texts_in_a_map(encoded: Replicated, encoding: Encoding) -> None:
     assert found == [(text,), (None,), (text,), (None,)]
     assert encoded.pipeline is not None
     assert encoded.pipeline.verify(QualifiedTable("public", "other")).equal
+
+
+@pytest.mark.sampled
+def test_a_table_whose_name_cannot_be_converted(encoded: Replicated, encoding: Encoding) -> None:
+    """It is left out. A start succeeds, and a table that is created later is found, with one like it in the schema."""
+    create = f"DO $$ BEGIN EXECUTE format('CREATE TABLE %I (id int PRIMARY KEY)', {{}} || {encoding.bad_text}); END $$"
+    run(encoded, create.format("'a'"))
+    encoded.start(default_table=HELD)
+    run(encoded, create.format("'b'"), f'CREATE TABLE "{encoding.good}" (id int PRIMARY KEY)')
+    run(encoded, f'INSERT INTO "{encoding.good}" VALUES (1)', "INSERT INTO other VALUES (1)")
+    seen = reach(pipeline(encoded), lambda p: any(t.table.name == encoding.good and t.copy for t in p.tables) and p)
+    encoded.wait_caught_up()
+    assert sorted(t.table.name for t in seen.tables) == sorted(["other", "t", encoding.good])
+    assert pipeline(encoded).verify(QualifiedTable("public", encoding.good)).equal

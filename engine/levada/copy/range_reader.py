@@ -29,7 +29,7 @@ from levada.postgres.silence import WatchedConnection
 from levada.postgres.slots import ExportedSnapshot
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import UNREPRESENTABLE
-from levada.values import OnUnrepresentable, QualifiedTable, quote_identifier, unrepresentable_hint
+from levada.values import OnUnrepresentable, QualifiedTable, quote_identifier, unconvertible_hint, unrepresentable_hint
 
 _GONE: Final = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
 """Error codes of a statement that refers to a table or column that no longer exists."""
@@ -133,11 +133,11 @@ class RangeReader:
 
     def _unconvertible(self) -> Unrepresentable:
         # Under the policy Null, a text outside of the key is left out.
-        hint = unrepresentable_hint(key=self.policy is OnUnrepresentable.NULL)
+        hint = unconvertible_hint(key=self.policy is OnUnrepresentable.NULL)
         return Unrepresentable(
             "unrepresentable_value",
             f"{self.schema.name} has a text that the source cannot convert to UTF-8",
-            hint=f"{hint}. Or change the text, then: levada retry MANIFEST {self.schema.name.argument}",
+            hint=f"{hint}change the text, then: levada retry MANIFEST {self.schema.name.argument}",
         )
 
     def _refusal(self, attnums: list[int]) -> Unrepresentable:

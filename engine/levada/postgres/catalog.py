@@ -21,6 +21,7 @@ from levada.postgres.publications import create_statement, leave_out_unidentifie
 from levada.postgres.seal import SEAL_SCHEMA
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.streamed import SCHEMAS_VERSION, leaves_of, streamed_relations
+from levada.postgres.utf8_names import named_rows
 from levada.postgres.written_tables import WRITTEN
 from levada.schema import ReplicatedTableSchema, TypeInfo
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
@@ -157,7 +158,7 @@ def streamed_tables(conn: psycopg.Connection[Any], publication: str) -> tuple[St
     query = sql.SQL("SELECT c.oid, n.nspname, c.relname {streamed} WHERE n.nspname <> {own} ORDER BY 2, 3").format(
         streamed=_STREAMED.format(streamed=streamed_relations(conn)), own=sql.Literal(SEAL_SCHEMA)
     )
-    rows = conn.execute(query, {"publication": publication}).fetchall()
+    rows = named_rows(conn, query, {"publication": publication})
     _require_publication(conn, publication)
     return tuple(StreamedTable(TableId(oid), QualifiedTable(schema, name)) for oid, schema, name in rows)
 
@@ -178,9 +179,10 @@ def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
     """Return the tables that could be published, ordered by name: permanent tables and partition roots, no partitions.
 
     Tables of system schemas and of extensions are left out, and so are those of
-    `levada.postgres.written_tables`.
+    `levada.postgres.written_tables`, and those whose names UTF-8 lacks.
     """
-    rows = conn.execute(
+    rows = named_rows(
+        conn,
         sql.SQL("""
         SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition
@@ -188,8 +190,8 @@ def list_tables(conn: psycopg.Connection[Any]) -> tuple[QualifiedTable, ...]:
           AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid
                           AND d.deptype = 'e')
           AND NOT {}
-        ORDER BY 1, 2""").format(WRITTEN)
-    ).fetchall()
+        ORDER BY 1, 2""").format(WRITTEN),
+    )
     return tuple(QualifiedTable(schema, name) for schema, name in rows)
 
 

@@ -40,8 +40,13 @@ _PAIRS: Final = (
 )
 _KANA: Final = "SELECT '\\x8e'::bytea || set_byte('\\x00', 0, a) FROM generate_series(161, 223) a"
 _JAPANESE: Final = f"{_PAIRS} UNION ALL {_KANA} UNION ALL SELECT '\\x8f'::bytea || pair FROM ({_PAIRS}) AS p"
+_ANY_FIRST: Final = (
+    "SELECT set_byte(set_byte('\\x0000', 0, a), 1, b) AS pair"
+    " FROM generate_series(128, 255) a, generate_series(161, 254) b WHERE a NOT IN (142, 143)"
+)
+"""The server does not check the first byte of these in EUC_TW."""
 _PLANES: Final = (
-    f"{_PAIRS} UNION ALL SELECT set_byte('\\x8e00', 1, plane) || pair"
+    f"{_ANY_FIRST} UNION ALL SELECT set_byte('\\x8e00', 1, plane) || pair"
     f" FROM generate_series(161, 167) plane, ({_PAIRS}) AS p"
 )
 _SINGLE: Final = "SELECT set_byte('\\x00', 0, i) FROM generate_series(128, 255) i"
@@ -185,7 +190,8 @@ def _find(conn: psycopg.Connection[Any], encoding: str) -> UnconvertibleTexts | 
         return None
     # No character of several bytes, or above ASCII, means anything within the brackets of a regular expression.
     characters = f"(SELECT '[' || pg_catalog.convert_from('\\x{found}'::bytea, '{encoding}') || ']')"
-    return UnconvertibleTexts(f"TEXT ~ {characters}")
+    # A collation that is not deterministic has no regular expressions.
+    return UnconvertibleTexts(f'TEXT COLLATE pg_catalog."C" ~ {characters}')
 
 
 def _each(texts: pa.Array, attempt: Callable[[pa.Array], pa.Array | None]) -> pa.Array:

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from levada.postgres.failures import source_errors
+from levada.postgres.utf8_names import named_rows
 from levada.values import QualifiedTable
 
 SCHEMAS_VERSION: Final = 150000
@@ -118,5 +119,5 @@ def streamed_names(conn: psycopg.Connection[Any], publication: str) -> frozenset
         "SELECT n.nspname, c.relname FROM {} t JOIN pg_class c ON c.oid = t.relid"
         " JOIN pg_namespace n ON n.oid = c.relnamespace"
     ).format(streamed_relations(conn))
-    rows = conn.execute(query, {"publication": publication}).fetchall()
+    rows = named_rows(conn, query, {"publication": publication})
     return frozenset(QualifiedTable(schema, name) for schema, name in rows)

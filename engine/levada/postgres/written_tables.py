@@ -12,6 +12,7 @@ from psycopg import sql
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.seal import SEAL_SCHEMA
+from levada.postgres.utf8_names import named_rows
 from levada.printable import counted
 from levada.values import QualifiedTable
 
@@ -38,12 +39,13 @@ can hide another role's table.
 @source_errors("listing the tables that Levada writes")
 def list_written_tables(conn: psycopg.Connection[Any]) -> frozenset[QualifiedTable]:
     """Return the tables that Levada, or the catalog of a lake, writes, but for its trigger."""
-    rows = conn.execute(
+    rows = named_rows(
+        conn,
         sql.SQL(
             "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
             " WHERE c.relkind IN ('r', 'p') AND n.nspname <> {} AND {}"
-        ).format(sql.Literal(SEAL_SCHEMA), WRITTEN)
-    ).fetchall()
+        ).format(sql.Literal(SEAL_SCHEMA), WRITTEN),
+    )
     return frozenset(QualifiedTable(schema, name) for schema, name in rows)
 
 

@@ -24,7 +24,7 @@ from levada.schema.changes import (
 )
 from levada.schema.masking import same_mask
 from levada.schema.types import repeated
-from levada.values import Lsn, OnUnrepresentable, resync_command, unrepresentable_hint
+from levada.values import Lsn, OnUnrepresentable, resync_command, unconvertible_hint, unrepresentable_hint
 
 _INTEGERS: Final = (Kind.INT2, Kind.INT4, Kind.INT8)
 
@@ -300,6 +300,12 @@ def _unrepresentable(table: ReplicatedTableSchema, column: Column, at: Lsn) -> U
         "unrepresentable_value",
         f"{table.name}: column {column.name} ({column.type_name}) has a value that {column.type.arrow} cannot "
         f"represent, in the transaction with commit LSN {Lsn(at)}",
-        hint=f"{unrepresentable_hint(key=column.attnum in table.key)}."
-        f" Or change the value, then copy the table again: {resync_command(table.name)}",
+        hint=f"{_remedy(column, key=column.attnum in table.key)}change the value, then copy the table again:"
+        f" {resync_command(table.name)}",
     )
+
+
+def _remedy(column: Column, *, key: bool) -> str:
+    if column.type.kind in (Kind.TEXT, Kind.JSON):
+        return unconvertible_hint(key=key)
+    return f"{unrepresentable_hint(key=key)}. Or "

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from levada import codes
-from levada.errors import LevadaError, Transient
+from levada.errors import LevadaError, StatementRefused, Transient
 from levada.postgres.table_locks import read_table_locks
 from levada.runtime.copies.outcomes import BegunCopy, CopyReports, Outcome, Postponed
 from levada.runtime.copies.small_tables import SmallTables
@@ -90,10 +90,10 @@ class CopyGroup:
         wanted = [WantedTable(one.table, one.name, one.plan.settings) for one in self._waiting.values()]
         try:
             found = self._copier.source.read_all(snapshot, wanted, _WAIT_S)
-        except Transient as error:
-            if error.code != codes.LOCK_TIMEOUT:
+        except (Transient, StatementRefused) as error:
+            if isinstance(error, Transient) and error.code != codes.LOCK_TIMEOUT:
                 raise
-            # It does not say which table is locked.
+            # It does not say which table is locked, or has a name that the server cannot convert to UTF-8.
             self._end_all(dict.fromkeys(self._waiting, Postponed(alone=True)))
             return []
         small = []
