@@ -9,8 +9,9 @@ from contextlib import closing, suppress
 import psycopg
 import pytest
 from tests.rigs.database import Database, StartPostgres
-from tests.rigs.pipeline import Rig, rig
+from tests.rigs.pipeline import Only, Rig, rig
 from tests.rigs.waiting import until
+from tests.runtime.replacing import Replacing
 from tests.servers.standby import standby_of
 
 from levada.postgres.slot_waits import expected_wait, waiting_error
@@ -84,6 +85,28 @@ def test_the_log_names_what_a_copy_waits_for(db: Database, caplog: pytest.LogCap
         waits.start()
         until(lambda: f"waits for PID {opened.info.backend_pid} of role postgres" in caplog.text)
     waits.join()
+
+
+@pytest.mark.parametrize("names", [("others",), ("others", "another"), ("orders",)], ids=["one", "several", "again"])
+def test_a_copy_that_waits_is_cancelled(rig: Rig, db: Database, names: tuple[str, ...]) -> None:
+    """A first copy, those of several small tables, and a resync. A stop does not wait for the open transaction."""
+    creating = "SELECT FROM pg_stat_activity WHERE query LIKE 'CREATE_REPLICATION_SLOT %%_copy_%%' AND datname = %s"
+    rig.destination = Replacing()
+    db.execute("CREATE TABLE another (id int PRIMARY KEY)")
+    rig.start()
+    rig.wait_caught_up()
+    with closing(db.connect()) as opened:
+        opened.execute("BEGIN")
+        opened.execute("INSERT INTO others VALUES (100)")
+        if names == ("orders",):
+            rig.say("orders", resync_nonce=1)
+        else:
+            rig.change(selects=Only("orders", "items", *names))
+        until(lambda: db.query(creating, db.name))
+        rig.stop()
+        until(lambda: not db.query(creating, db.name))
+    rig.start()
+    assert all(t.error is None for t in rig.wait_caught_up().tables)
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,8 @@ class CopyGroup:
             self._make_room()
             first = next(iter(self._waiting.values()))
             writer, together = self._copier.destination.group_writer(), None
-            with self._copier.snapshot(first.table, metadata=self._has_metadata()) as snapshot:
+            cancelled = [one.cancelled for one in self._waiting.values()]
+            with self._copier.snapshot(first.table, first.name, cancelled, metadata=self._has_metadata()) as snapshot:
                 ends_at = time.monotonic() + self._copier.config_ref.current.limits.shared_snapshot_s
                 small = self._describe(snapshot)
                 if writer is None:

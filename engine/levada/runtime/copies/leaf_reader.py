@@ -21,6 +21,7 @@ from levada.postgres.silence import Interrupt
 from levada.postgres.slots import copy_slot_name, export_snapshot
 from levada.private import private_folders
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.outcomes import cancelled_wait
 from levada.runtime.copies.source_table import SnapshotTables
 from levada.runtime.tables.requests import CopySettings
 from levada.stores.interface import PipelineStore
@@ -55,11 +56,7 @@ class LeafReader:
         ``cancelled`` is set, and the errors of a copy.
         """
         config = self.config_ref.current
-
-        def interrupt() -> None:
-            if cancelled.is_set():
-                raise Transient("copy_cancelled", f"reading a partition of {name} was cancelled")
-
+        interrupt = cancelled_wait([cancelled], f"reading a partition of {name}")
         with export_snapshot(config.source, copy_slot_name(config.name, table), interrupt) as snapshot:
             found = SnapshotTables(self.config_ref, self.store, self.sessions).look(snapshot, table, name, settings)
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from levada.errors import Transient
 
 if TYPE_CHECKING:
     import threading
 
     from levada.copy.progress import RunningCopy
+    from levada.postgres.silence import Interrupt
     from levada.runtime.tables.copy_plan import Recreate, ReplaceInPlace
     from levada.schema import ReplicatedTableSchema
     from levada.schema.storage import TableStorage
@@ -49,6 +52,16 @@ class Postponed:
 
     alone: bool
     made: int = 0
+
+
+def cancelled_wait(cancelled: Collection[threading.Event], what: str) -> Interrupt:
+    """Return what ends a wait for ``what`` with Transient ``copy_cancelled``, once all of ``cancelled`` are set."""
+
+    def interrupt() -> None:
+        if all(event.is_set() for event in cancelled):
+            raise Transient("copy_cancelled", f"{what} was cancelled")
+
+    return interrupt
 
 
 Outcome = Copied | Postponed | BaseException

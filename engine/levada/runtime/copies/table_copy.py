@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +30,7 @@ from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snaps
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.copied_rows import forget_if_useless, rows_to_copy, why_not_kept
 from levada.runtime.copies.copy_marks import CopyMarks
-from levada.runtime.copies.outcomes import Copied
+from levada.runtime.copies.outcomes import Copied, cancelled_wait
 from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
@@ -95,14 +95,16 @@ class TableCopy:
             self.walsenders.close()
 
     @contextmanager
-    def snapshot(self, table: TableId, *, metadata: bool) -> Iterator[ExportedSnapshot]:
-        """Export a snapshot for the copy of a table. With ``metadata`` it has a time."""
-        config, began = self.config_ref.current, None
+    def snapshot(
+        self, table: TableId, name: object, cancelled: Collection[threading.Event], *, metadata: bool
+    ) -> Iterator[ExportedSnapshot]:
+        """Export a snapshot for a copy, or raise Transient ``copy_cancelled``. With ``metadata`` it has a time."""
+        config, began, end = self.config_ref.current, None, cancelled_wait(cancelled, f"the copy of {name}")
         if metadata:
             # Before the snapshot, so that no later change has an earlier commit time than the rows of the copy.
             with self.sessions.session() as connection:
                 began = read_clock(connection)
-        with export_snapshot(config.source, copy_slot_name(config.name, table), idle=self.walsenders) as snapshot:
+        with export_snapshot(config.source, copy_slot_name(config.name, table), end, self.walsenders) as snapshot:
             yield replace(snapshot, began=began)
 
     def run(
@@ -128,7 +130,7 @@ class TableCopy:
             except Transient as error:
                 note = self._why_outdated(table, error)
         former = self.make_room(table, name, plan)
-        with self.snapshot(table, metadata=bool(plan.settings.metadata)) as snapshot:
+        with self.snapshot(table, name, [cancelled], metadata=bool(plan.settings.metadata)) as snapshot:
             return self.copy_at(snapshot, table, name, plan, former, cancelled, started, since, note=note)
 
     def copy_at(
@@ -199,16 +201,15 @@ class TableCopy:
 
         Raise Transient ``copy_outdated`` if its finished ranges cannot be used.
         """
-        config = self.config_ref.current
         with (
-            self.snapshot(table, metadata=bool(plan.settings.metadata)) as snapshot,
+            self.snapshot(table, name, [cancelled], metadata=bool(plan.settings.metadata)) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, kept.since, kept) as (rows, storage),
         ):
             started(rows)
             target = self._target(plan.settings, rows.schema)
             perform(self.destination.check_place, target)
             self.store.require_epoch()
-            mark = Watermark(config.name, self.epoch, snapshot.lsn)
+            mark = Watermark(self.config_ref.current.name, self.epoch, snapshot.lsn)
             if isinstance(plan, ReplaceInPlace) and self._replace(plan, rows, storage, mark):
                 self.store.store_table_schema(rows.schema)
             elif self.destination.applied(table) is not None:
@@ -254,13 +255,12 @@ class TableCopy:
         *,
         note: str = "",
     ) -> Copied | None:
-        config = self.config_ref.current
         with (
-            self.snapshot(table, metadata=bool(plan.settings.metadata)) as snapshot,
+            self.snapshot(table, name, [cancelled], metadata=bool(plan.settings.metadata)) as snapshot,
             self._rows(snapshot, table, name, plan, cancelled, since, kept, note=note) as (rows, storage),
         ):
             started(rows, snapshot.lsn)
-            mark = Watermark(config.name, self.epoch, snapshot.lsn)
+            mark = Watermark(self.config_ref.current.name, self.epoch, snapshot.lsn)
             copy = self.destination.copy_replacement
             target = self._target(plan.settings, rows.schema)
             try:

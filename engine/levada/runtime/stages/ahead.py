@@ -95,13 +95,14 @@ class AheadStage(Stage):
                     del self._begun[path]
 
     def _tidy(self, tables: set[TableId]) -> None:
-        """Remove the results that no batch of these tables will use."""
+        """Remove the results that no batch of these tables will use, and those of tables that were left out."""
         over: dict[TableId, list[str]] = {}
         for path, begun in self._begun.items():
-            record = self._registry.tables.get(begun.table)
-            if begun.table not in tables or begun.end_lsn is None or not begun.future.done():
+            if not begun.future.done():
                 continue
-            if record is None or self._registry.position(record) >= begun.end_lsn:
+            record = self._registry.tables.get(begun.table)
+            end_lsn = begun.end_lsn if begun.table in tables else None
+            if record is None or (end_lsn is not None and self._registry.position(record) >= end_lsn):
                 over.setdefault(begun.table, []).append(path)
         for table, paths in over.items():
             self._destination.forget_ahead(table, paths)
