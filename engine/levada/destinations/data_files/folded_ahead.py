@@ -54,8 +54,10 @@ class FoldedAhead:
     def fold(self, task: FoldTask, events: TableEvents, runner: BatchRunner) -> None:
         """Fold the only file of ``events`` in a task of ``runner``. Raise its errors.
 
-        Do nothing if the memory for results is used up.
+        Do nothing if the memory for results is used up, or if the task could not read the file.
         """
+        if events.on_this_machine and not runner.on_this_machine:
+            return
         (file,) = events.files
         part = events.part(events.files)
         mine = _Ahead(task, self._clock())
