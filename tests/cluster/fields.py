@@ -42,6 +42,7 @@ PATCHES: dict[str, Any] = {
     "tables.maskKeySecretRef.name": "other-masks",
     "tables.maskKeySecretRef.key": "other",
     "tables.keyless": "Append",
+    "tables.generatedColumns": "Replicate",
     "tables.metadata": ["CommitTime", "Lsn"],
     "copy.mode": "None",
     "copy.exceptFor": [{"schema": "audit"}],

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import pytest
 from pydantic.fields import FieldInfo
+from tests.cluster.fields import CLASSES, PATCHES
 from tests.spec.corpus_files import CORPUS
 
 from levada.docstrings import field_docstring
@@ -36,6 +37,11 @@ def fields(model: type[Model], path: str = "") -> Iterator[tuple[str, FieldInfo,
         for inner in (field.annotation, *get_args(field.annotation)):
             if isinstance(inner, type) and issubclass(inner, Model):
                 yield from fields(inner, where)
+
+
+def test_every_field_is_patched_on_a_cluster() -> None:
+    """The tests on a cluster have another value for each field of a Pipeline, and for no other."""
+    assert PATCHES.keys() == CLASSES.keys()
 
 
 FIELDS = [(f"{kind.__name__}:{path}", field, text) for kind in KINDS for path, field, text in fields(kind)]
