@@ -15,7 +15,6 @@ from psycopg import sql
 from levada.postgres.ddl_description import LONGEST, describe_body, describe_leaves_body, outermost, streamed_body
 from levada.postgres.ddl_withdrawal import withdraw_body
 from levada.postgres.lent_identities import CREATE_TABLE as CREATE_LENT
-from levada.postgres.lent_identities import SETTING as LENDING
 from levada.postgres.lent_identities import (
     GIVE_BACK,
     KEEP_CHOSEN,
@@ -24,6 +23,7 @@ from levada.postgres.lent_identities import (
     keep_chosen_body,
     lend_body,
 )
+from levada.postgres.lent_identities import SETTING as LENDING
 from levada.postgres.readmissions import CONTENT, CONTENT_BODY, CREATE_TABLE, SETTING, readmit_body
 from levada.postgres.replica_identity import FILTERS
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA, warning
