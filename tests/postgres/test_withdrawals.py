@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import LiteralString
@@ -14,6 +15,7 @@ from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import Transient
 from levada.postgres.ddl import DdlMessage, install_ddl_trigger, parse_ddl_message, remove_ddl_trigger
+from levada.postgres.ddl_functions import create_statements
 from levada.postgres.lent_identities import give_back, lent_for_long
 from levada.postgres.publication_owners import mark_publication
 from levada.postgres.publications import ensure_coverage
@@ -735,6 +737,16 @@ CREATE TABLE own.t (id int PRIMARY KEY, v int);
 CREATE TABLE own.root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
 CREATE TABLE own.leaf PARTITION OF own.root DEFAULT;
 """
+
+
+@pytest.mark.parametrize("version", [140000, 150000, 180000])
+def test_the_trigger_executes_only_what_plans_nothing(version: int) -> None:
+    """A plan would evaluate functions of a table's owner with the rights of the trigger's role."""
+    bodies = "".join(s.as_string(None) for s in create_statements(version) if "LANGUAGE plpgsql" in s.as_string(None))
+    texts = re.findall(r"(?:EXECUTE|statement :=)\s+(?:pg_catalog\.(?:format|concat)\(\s*)?('*\w+ ?\w*)", bodies)
+    known = {"ALTER TABLE", "ALTER PUBLICATION", "LOCK TABLE", "statement", "FUNCTION levada_ddl"}
+    assert len(texts) > 5
+    assert {t.strip("'") for t in texts} <= known
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
