@@ -10,9 +10,9 @@ from levada.destinations.data_files.parallel_changelog import ChangelogTask, wri
 from levada.destinations.data_files.parallel_upsert import ParallelUpsert
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.iceberg.arranging import arranged_already
-from levada.destinations.iceberg.catalog import has_key
 from levada.destinations.iceberg.index_sync import synced_index
 from levada.destinations.iceberg.java import CommitConflict
+from levada.destinations.iceberg.ownership import has_key
 from levada.destinations.iceberg.schema import IcebergSchema, reconcile
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
