@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from levada.copy.tasks import BatchRunner
 from levada.destinations.context import DestinationContext
+from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
@@ -40,7 +41,10 @@ def upsert_batch(
     """
     index = synced_index(state, table, events.schema, layout, pipeline)
     has_vectors = table.has_vectors
-    live = live_vectors(state, table) if has_vectors else {}
+    live: dict[str, DeletionVector] = {}
+    if has_vectors:
+        state.vectors = live_vectors(state.vectors, table)
+        live = state.vectors.by_file
     deletes = new_deletes(table.storage(), vectors=has_vectors)
     batch = ParallelUpsert(table.storage(), files, events.schema, index, deletes, runner=runner, ahead=state.ahead)
     deletes.partitions_of = lambda paths: state.partitions.of(table, paths, batch.files)
