@@ -93,6 +93,7 @@ class PostgresDestination(FencedDestination[_Table]):
         guards=True,
         finds_rows=True,
         keeps_deleted=True,
+        retypes_in_utc=True,
     )
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
