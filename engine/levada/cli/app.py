@@ -15,6 +15,7 @@ from levada.cli.exit_codes import Exit
 from levada.cli.options import Format, LogFormat, ManifestFile, Secrets, Tables, Until, WorkDir, Yes
 from levada.cli.output import Output, escape_unencodable, write_json
 from levada.cli.signals import StopSignals
+from levada.status.orphans import OPERATOR
 from levada.version import VERSION
 
 if TYPE_CHECKING:
@@ -344,6 +345,32 @@ def takeover(
 
     manifests = read(manifest, secrets, work_dir)
     return take_pipeline_over(manifests, secrets, folder(manifest, manifests, work_dir), former, confirmed=yes)
+
+
+@command()
+def orphans(
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="The operator's namespace. In a pod: the pod's.",
+            envvar="POD_NAMESPACE",
+        ),
+    ] = "levada-system",
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="NAME", help="The name of the operator's Lease.", envvar="LEVADA_LEASE")
+    ] = OPERATOR,
+    forget: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="UID", help="Take an entry off the list. Can be repeated.")
+    ] = None,
+    output: Format = Output.TEXT,
+) -> Exit:
+    """List what deleted Pipelines may have left at their sources, with the SQL that removes it."""
+    from levada.cli.orphans import orphans as list_orphans
+
+    return list_orphans(namespace, lease, tuple(forget or ()), output)
 
 
 @command(hidden=True)
