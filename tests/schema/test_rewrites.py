@@ -106,7 +106,19 @@ def test_an_announced_statement_is_judged_by_its_own_file() -> None:
     """A file that is new because of an earlier TRUNCATE does not make a rewrite of a later SET NOT NULL."""
     column, leaf = ColumnStorage(23, -1, 21, False), LeafStorage(999, 20, False, False)
     assert changed(column=column, leaf=leaf, witness=Witness(announced=True)) == ""
+    within = ColumnStorage(23, -1, 20, False, cmin=5), LeafStorage(999, 21, False, False, cmin=3)
+    assert changed(column=within[0], leaf=within[1], witness=Witness(announced=True)) == ""
     assert changed(column=column, leaf=leaf) == "table_rewritten"
+
+
+def test_a_statement_whose_relation_the_trigger_has_written_again() -> None:
+    """REPLICA IDENTITY of the trigger gives the relation's row the number of a savepoint, and a later command."""
+    announced = Witness(announced=True)
+    for xmin, cmin, found in ((22, 7, "table_rewritten"), (22, -1, "table_rewritten"), (22, 3, ""), (19, 7, "")):
+        column, leaf = ColumnStorage(23, -1, 20, False, cmin=5), LeafStorage(999, xmin, False, False, cmin=cmin)
+        assert changed(column=column, leaf=leaf, witness=announced) == found
+    column, leaf = ColumnStorage(23, -1, 2**32 - 1, False), LeafStorage(999, 5, False, False)
+    assert changed(column=column, leaf=leaf, witness=announced) == "table_rewritten"
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -215,6 +227,22 @@ def test_a_streamed_truncate_of_the_root_explains_every_partition() -> None:
     # Each TRUNCATE of the root would have made both files.
     both = Witness(truncates=frozenset({30, 31}))
     assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), both) is not None
+
+
+def test_a_truncate_within_a_savepoint_has_another_number() -> None:
+    """It explains new files of one number to a later statement of its transaction, or if the table is empty since."""
+    leaves = {TableId(201): LeafStorage(901, 31, True, True), TableId(202): LeafStorage(902, 31, True, True)}
+    apart = {**leaves, TableId(202): LeafStorage(902, 32, True, True)}
+    alone = {**ROOT.leaves, TableId(202): LeafStorage(902, 31, True, True)}
+    for witness, found in (
+        (Witness(truncates=frozenset({30})), (True, True, True)),
+        (Witness(announced=True, truncated=True), (False, True, False)),
+        (Witness(emptied=True), (False, False, False)),
+    ):
+        changes = [find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=k), witness) for k in (leaves, apart, alone)]
+        assert tuple(c is not None for c in changes) == found
+    together = [find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=k), QUIET) for k in (leaves, apart, alone)]
+    assert [c is not None and c.together for c in together] == [True, False, False]
 
 
 def test_a_widened_root_hides_no_truncated_partition() -> None:
