@@ -192,9 +192,11 @@ class TableVerify(Model):
     continuous: TableContinuous = setting(Change.HOT, {})
     """Comparisons of the table range by range, all the time."""
 
+    @property
+    def is_set(self) -> bool:
+        """True if the table has a setting of its own."""
+        return self != TableVerify()
 
-OF_PIPELINE: Final = TableVerify()
-"""The comparisons of a table without settings of its own."""
 
 _TABLE_SECTIONS: Final = {**own_table_sections(DESTINATIONS), "custom": CustomTableSettings}
 
