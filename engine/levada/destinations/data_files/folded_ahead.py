@@ -23,6 +23,7 @@ from levada.destinations.data_files.fold_task import FoldedRange, FoldTask
 from levada.destinations.data_files.storage import remove_files
 from levada.segments.batch import TableEvents
 from levada.segments.files import SegmentFile
+from levada.segments.rolled_back import Ranges
 
 _LONGEST_S: Final = 3600.0
 """The age from which data files are not used. Those of orphans are removed after a day at the earliest."""
@@ -36,6 +37,8 @@ class _Ahead:
 
     task: FoldTask
     begun_s: float
+    rolled_back: Ranges
+    """The changes that it leaves out."""
     folded: FoldedRange | None = None
     ended: bool = False
 
@@ -60,7 +63,7 @@ class FoldedAhead:
             return
         (file,) = events.files
         part = events.part(events.files)
-        mine = _Ahead(task, self._clock())
+        mine = _Ahead(task, self._clock(), file.rolled_back)
         with self._changed:
             full = sum(_size(f.folded) for f in self._files.values() if f.folded is not None) >= _MOST_BYTES
             if full or part is None or not events.as_staged or file.path in self._files:
@@ -125,7 +128,8 @@ class FoldedAhead:
             return False
         whole = max(task.after, events.after) <= file.first_lsn and file.last_lsn < events.until
         young = self._clock() - mine.begun_s < _LONGEST_S
-        if whole and young and _same_form(mine.task, task):
+        same_rows = mine.rolled_back == file.rolled_back
+        if whole and young and same_rows and _same_form(mine.task, task):
             return True
         self.forget([file.path])
         return False
