@@ -229,6 +229,17 @@ def test_what_changed_meanwhile_makes_it_void(ducklake_place: Place, what: str) 
     assert written not in place.data_files()
 
 
+def test_the_results_of_all_tables_are_bounded(ducklake_place: Place) -> None:
+    """Once they take the memory for them, a file is left to its batch."""
+    place, stream = ducklake_place, copied(ducklake_place)
+    for number, most in ((10, 1 << 20), (11, 1)):
+        place.destination.most_bytes_ahead = most
+        stream.insert(id=number, item="new", note=None)
+        fold_ahead(place, stream, staged(stream))
+    assert place.write(stream) == 1
+    assert items(place).keys() == {1, 2, 3, 10, 11}
+
+
 @pytest.mark.parametrize("how", ["rolled back", "shutdown"])
 def test_what_no_batch_uses_is_removed(ducklake_place: Place, how: str) -> None:
     """A transaction that is rolled back leaves no data file, and neither does the end of the engine."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.open_transactions import Client, send_immediately
-from tests.rigs.pipeline import Only, Rig, table
+from tests.rigs.pipeline import Only, Rig, table, wait_for
 from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
@@ -20,6 +21,7 @@ from levada.destinations import DestinationContext
 from levada.destinations.ducklake import DuckLakeDestination
 from levada.runtime.limits import Limits
 from levada.segments.limits import FileLimits
+from levada.values import TableId
 
 TABLES = ("a", "b")
 
@@ -106,6 +108,32 @@ def test_it_is_folded_before_the_commit_and_visible_at_it(lake: Lake, db: Databa
         c.execute("COMMIT")
     assert lake.used("a") > 0
     lake.assert_equal("a", "b")
+
+
+def test_a_slow_removal_stops_nothing(lake: Lake, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the data files of a transaction that was rolled back are removed, other changes become visible."""
+    destination = lake.start(*TABLES)
+    forget, called, go = destination.forget_ahead, threading.Event(), threading.Event()
+    before = lake.files("a")
+
+    def slowly(table: TableId, paths: Sequence[str]) -> None:
+        called.set()
+        wait_for(go)
+        forget(table, paths)
+
+    monkeypatch.setattr(destination, "forget_ahead", slowly)
+    with db.connect() as c:
+        c.execute("BEGIN")
+        c.execute(ROWS, (1, 900))
+        until(lambda: lake.files("a") > before)
+        c.execute("ROLLBACK")
+    wait_for(called)
+    db.execute("INSERT INTO b VALUES (1, 'meanwhile')")
+    lake.rig.wait_caught_up()
+    lake.assert_equal(*TABLES)
+    assert lake.files("a") > before
+    go.set()
+    until(lambda: lake.files("a") == before)
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.nightly) for s in range(2, 22))])

@@ -27,8 +27,6 @@ from levada.segments.rolled_back import Ranges
 
 _LONGEST_S: Final = 3600.0
 """The age from which data files are not used. Those of orphans are removed after a day at the earliest."""
-_MOST_BYTES: Final = 128 << 20
-"""The keys and incomplete rows in memory, above which no more files of a table are folded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,10 +52,16 @@ class FoldedAhead:
         self._changed = threading.Condition()
         self._files: dict[str, _Ahead] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """The keys and incomplete rows in memory, in bytes."""
+        with self._changed:
+            return sum(_size(f.folded) for f in self._files.values() if f.folded is not None)
+
     def fold(self, task: FoldTask, events: TableEvents, runner: BatchRunner) -> None:
         """Fold the only file of ``events`` in a task of ``runner``. Raise its errors.
 
-        Do nothing if the memory for results is used up, or if the task could not read the file.
+        Do nothing if the task could not read the file.
         """
         if events.on_this_machine and not runner.on_this_machine:
             return
@@ -65,8 +69,7 @@ class FoldedAhead:
         part = events.part(events.files)
         mine = _Ahead(task, self._clock(), file.rolled_back)
         with self._changed:
-            full = sum(_size(f.folded) for f in self._files.values() if f.folded is not None) >= _MOST_BYTES
-            if full or part is None or not events.as_staged or file.path in self._files:
+            if part is None or not events.as_staged or file.path in self._files:
                 return
             self._files[file.path] = mine
         name, never = f"changes of {task.schema.name}", threading.Event()
