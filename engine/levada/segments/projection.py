@@ -167,10 +167,10 @@ class Projection:
                 raise _unsupported(target, f"column {column.name} had another mask, or none, in earlier rows")
         return projection
 
-    def reads(self, file_columns: Sequence[str]) -> list[str]:
-        """Return the columns of a file that the projection reads. The commit LSN is always among them."""
+    def reads(self, file_columns: Sequence[str], *more: str) -> list[str]:
+        """Return the columns of a file that the projection reads, and ``more``. The commit LSN is always among them."""
         before = self.source.by_attnum
-        wanted = {COMMIT_LSN, UNREPRESENTABLE}
+        wanted = {COMMIT_LSN, UNREPRESENTABLE, *more}
         target = {c.name: c for c in self.target.columns}
         for name in self.columns:
             column = target.get(name)
