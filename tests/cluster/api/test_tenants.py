@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import bz2
 from typing import Any, Final
 
 import pytest
@@ -11,6 +13,8 @@ from tests.cluster.tenants import hostile
 from tests.cluster.tenants.drivers import ANSWERS, odd_driver
 from tests.cluster.tenants.place import Place
 from tests.operator.odd_status import TIMES, written_by_hand
+
+from levada.spec import manifest_digest
 
 LONE: Final = 400
 FEW: Final = 40
@@ -44,6 +48,32 @@ def test_annotation_that_unpacks_to_gigabytes(place: Place) -> None:
         place.tenant.delete("configmap", "bo-manifest")
         place.operator.swept_twice()
     place.holds()
+
+
+def test_template_of_thousands_of_variables(place: Place) -> None:
+    """They are 45 kB, which are compared with the StatefulSet in each pass, and which delay no other namespace."""
+    variables = [{"name": f"A{number}"} for number in range(3000)]
+    template = {"podTemplate": {"spec": {"containers": [{"name": "driver", "env": variables}]}}}
+    place.tenant.pipeline("v", suspend=True, driver=template)
+    eventually(lambda: condition(place.tenant.kubectl, "Suspended", "v") == ("True", "Drained"))
+    place.operator.swept_twice()
+    place.holds()
+
+
+def test_manifest_whose_aliases_expand_to_billions_of_values(place: Place) -> None:
+    """A ConfigMap of a kilobyte and a record of as much, both with their digests, take neither memory nor time."""
+    text = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 60))])
+    packed = base64.b64encode(bz2.compress(text.encode())).decode()
+    place.tenant.pipeline("y", suspend=True)
+    eventually(lambda: place.tenant.kubectl.get("statefulset", "y-driver"))
+    for _ in range(3):
+        place.tenant.patch("statefulset", "y-driver", {"metadata": {"annotations": {"levada.dev/accepted": packed}}})
+        annotations = {"levada.dev/manifest": manifest_digest(text.encode())}
+        changed = {"metadata": {"annotations": annotations}, "data": {"pipeline.yaml": text}}
+        place.tenant.patch("configmap", "y-manifest", changed)
+        place.operator.swept_twice()
+    place.holds()
+    eventually(lambda: "kind: Pipeline" in place.tenant.kubectl.get("configmap", "y-manifest")["data"]["pipeline.yaml"])
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
