@@ -25,6 +25,8 @@ _KNOWN_S: Final = 5.0
 _KILLS: Final = 3
 _LONGEST_S: Final = 3.0
 """The time for which an engine that is killed often runs."""
+_FOLDED_S: Final = 1.0
+"""A pause in which the files of open transactions are folded, twice in a phase."""
 _UNSETTLED: Final = 4
 """Copies of many tables may take longer than a table that is Ready may be another one."""
 _COMMAND: Final = re.compile(r"levada (resync|retry) MANIFEST ('[^']*'|\S+?)(?=[.,;]?(?:\s|$))")
@@ -131,6 +133,8 @@ class Batch:
                 self.world.engine.kill()
                 if way != "killed":
                     self.world.start()  # with transactions in progress
+            if self.world.form.small and turn in (longest // 3, longest * 2 // 3):
+                self.world.holds(lambda: False, _FOLDED_S)
             for part, queue in queues:
                 if turn < len(queue):
                     self._step(part, queue[turn])

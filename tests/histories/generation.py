@@ -129,7 +129,7 @@ class Generator:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.sessions = [_Session() for _ in range(SESSIONS)]
-        self.several = self.rng.random() < 0.2
+        self.several = self.rng.random() < (0.7 if self.form.small else 0.2)
         self.phase = 0
         self.draw = Draw(self.rng, read_model(self.player.connection(0), self.player.schema))
         self.weights = swarm(self.rng, self.met)
@@ -295,7 +295,8 @@ class Generator:
                 return  # another session's lock has ended it
             if within and self.rng.random() < 0.8:
                 self._control(self.rng.choice(("ROLLBACK TO SAVEPOINT s", "RELEASE SAVEPOINT s")), number)
-        if self.rng.random() < 0.8:
+        # One that is left open ends later, or with the phase.
+        if self.rng.random() < 0.4:
             self._control(self.rng.choice(("COMMIT", "COMMIT", "COMMIT", "ROLLBACK")), number)
 
     def _end_or_savepoint(self, session: _Session) -> str:
