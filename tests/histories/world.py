@@ -168,7 +168,8 @@ class World:
         """Start the engine, and wait until it answers."""
         paths = os.pathsep.join((str(self.engine.folder), str(_ROOT)))
         self.engine.start(*_POLLS, *(["small"] if self.form.small else []), PYTHONPATH=paths)
-        self._until(self._runs, LIMIT_S)
+        if not self._until(self._runs, LIMIT_S):
+            raise EngineEndedError(f"no start within {LIMIT_S:.0f} s\n{self.engine.log[-4000:]}")
 
     def _runs(self) -> bool:
         """Return True once the table that every world has is Ready."""
