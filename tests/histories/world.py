@@ -192,7 +192,8 @@ class World:
     def check(self) -> None:
         """Raise EngineEndedError if the engine has ended."""
         if not self.engine.runs():
-            raise EngineEndedError(self.engine.log[-4000:])
+            code = self.engine.process.returncode if self.engine.process else None
+            raise EngineEndedError(f"exit code {code}\n{self.engine.log[-4000:]}")
 
     def settle(self, spaces: tuple[str, ...], limit_s: float = SETTLED_S) -> None:
         """Wait until each table is parked, or Ready with all that is committed now, but not longer than the limit."""
