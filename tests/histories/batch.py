@@ -238,7 +238,7 @@ class Batch:
                 break
             followed |= {(t["id"], t["error"]["solution"]) for t in tables}
             self._follow(parts, tables)
-            self.world.holds(partial(self._go_on, spaces, followed), limit_s=min(10.0, self.patience_s))
+            self.world.holds(partial(self._go_on, spaces, followed), self.patience_s)
             self._settle(parts)
         of = {id_ for id_, _ in followed}
         self._look([p for p in parts if of & self.world.tables((p.player.schema,)).keys()], of)
