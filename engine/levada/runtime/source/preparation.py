@@ -35,7 +35,7 @@ from levada.postgres.publications import CoverageReport, ensure_coverage, extend
 from levada.postgres.read_only import read_only_named
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
-from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
+from levada.postgres.table_locks import locks_named, publication_locked, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables
 from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw
 from levada.postgres.written_tables import list_written_tables
@@ -242,12 +242,14 @@ def _cover(
 ) -> tuple[Transient | None, CoverageReport | None]:
     """Add the required tables, which it lacks, to the publication.
 
-    ``report`` was read before. Return the error of those others have locked, and the report from after the change if
-    the required tables are all that ``report`` has as missing, and none was locked.
+    ``report`` was read before. Return the error of what others have locked, tables or the publication, and the report
+    from after the change if the required tables are all that ``report`` has as missing, and none was locked.
     """
     missing = required
     for attempt in range(1, _COVER_ATTEMPTS + 1):
         locks = [lock for lock in read_table_locks(connection) if lock.prevents(missing)] if missing else []
+        if (changing := publication_locked(connection, publication)) is not None:
+            return changing, None
         free = required - {name for lock in locks for name in (lock.table, lock.root)}
         try:
             if attempt == 1 and free == {*report.missing}:
