@@ -13,6 +13,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig, table
 
+from levada.cli.render import errors
 from levada.postgres.lag import current_wal_lsn
 from levada.postgres.problems import Severity
 from levada.postgres.publications import inspect_coverage
@@ -186,3 +187,21 @@ def test_a_copy_waits_for_a_locked_table(rig: Rig, db: Database, running: bool) 
         holder.execute("COMMIT")
     rig.wait(lambda p: rig.destination.copies_of("bad") == 1)
     rig.wait_caught_up()
+
+
+def test_the_status_names_identities_that_are_lent_for_long(rig: Rig, db: Database) -> None:
+    """It has the table, the reason and the command, until the session that has the publication ends."""
+    db.execute("CREATE TABLE aside (id int)")
+    rig.config = replace(rig.config, limits=replace(rig.config.limits, lent_s=0.0))
+    rig.start()
+    rig.wait_caught_up()
+    with db.connect() as holder, db.connect() as c:
+        holder.execute(f"BEGIN; ALTER PUBLICATION levada_{db.name} ADD TABLE aside")  # type: ignore[arg-type]
+        c.execute("ALTER TABLE orders REPLICA IDENTITY NOTHING")
+        seen = rig.wait(lambda p: p.publication.lent is not None)
+        assert seen.publication.lent is not None
+        assert seen.publication.lent.code == "identity_lent"
+        assert "public.orders" in "".join(errors(seen))
+        holder.execute("ROLLBACK")
+        c.execute("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+    rig.wait(lambda p: p.publication.lent is None)

@@ -193,11 +193,13 @@ def _discover(
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete = locked = report = None
     filters, appended = Settled(), Appended()
+    possible = list_tables(connection) if config.publication.managed or config.include else []
+    _require_no_slip(config, possible, table_names(store).values())
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
         for error in withdraw(connection, name, sorted(unwanted), check=store.require_epoch):
             _log.warning("%s [%s]", error.message, error.code)
-        selected = {t for t in list_tables(connection) if config.is_selected(t)}
+        selected = {t for t in possible if config.is_selected(t)}
         report = inspect_coverage(connection, name, selected, listed=True)
         selected = {*report.present, *report.missing}
         unidentified = report.unidentified
@@ -316,6 +318,27 @@ def _require_tables(config: PipelineConfig, tables: SourceTables, known: Iterabl
             f" {config.source.database}",
             hint="list the published tables: SELECT * FROM pg_publication_tables;",
         )
+
+
+def _require_no_slip(
+    config: PipelineConfig, possible: Collection[QualifiedTable], known: Iterable[QualifiedTable]
+) -> None:
+    """Raise NeedsOperator ``pattern_without_table`` if a slip in ``spec.tables`` may have left out replicated tables.
+
+    ``possible`` are the source's tables, and ``known`` those with a state, which would be forgotten. After the slip is
+    corrected, all of them would be copied again.
+    """
+    lost = sorted(t for t in {*known}.intersection(possible) if not config.is_selected(t))
+    if not lost:
+        return
+    for pattern in config.include:
+        if not any(map(pattern.matches, possible)):
+            raise NeedsOperator(
+                "pattern_without_table",
+                f"spec.tables.include has {pattern}, which matches no table that can be replicated, and replicated"
+                f" tables are not selected any more: {listed(lost)}",
+                hint="correct spec.tables. If these tables are not meant any more, remove the entry that matches none",
+            )
 
 
 def _ensure_slot(
