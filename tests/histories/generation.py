@@ -147,7 +147,7 @@ class Generator:
         """The share of steps that are a change and a return."""
         self.larges = self.rng.choice((0.2, 0.5) if self.form.small else (0, 0, 0.2))
         """The share of steps that are a large transaction."""
-        self.hollows = self.rng.choice((0, 0, 0.4))
+        self.hollows = self.rng.choice((0, 0.2, 0.6))
         """The share of steps that change a table whose rows are deleted."""
         self.careful = False
         """True while a statement that fails is no part of the history, so that those around it are."""
@@ -294,11 +294,13 @@ class Generator:
         self._refresh(number)
         tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
         self.draw.focus, self.careful = (self.rng.choice(tables) if tables else ""), True
-        for kind in self.rng.choice((("delete all",), ("insert", "delete all"), ("delete", "delete"), ("truncate",))):
+        for kind in self.rng.choice(
+            (["delete all"], ["delete all"], ["update", "delete all"], ["delete"], ["truncate"])
+        ):
             self._statement(kind, number)
         for _ in range(self.rng.choice((1, 1, 2))):
             self._statement(None, number, _OVER_FILES)
-        for kind in self.rng.sample(_TOUCHING, 1):
+        for kind in self.rng.choice(([], ["insert"], ["upsert", "update"])):
             self._statement(kind, number)
         self.draw.focus, self.careful = "", False
 

@@ -41,7 +41,7 @@ def plain(source: psycopg.Connection[Any], found: pa.Table, table: Watched, *, n
     kinds = dict(
         source.execute(
             "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
-            " AND NOT attisdropped", [table.compared],
+            " AND NOT attisdropped AND attgenerated = ''", [table.compared],
         ).fetchall()
     )  # fmt: skip
     chosen: dict[str, sql.Composable] = {}
