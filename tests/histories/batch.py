@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence, Set
 from contextlib import ExitStack, suppress
@@ -21,6 +22,9 @@ from tests.histories.world import SETTLED_S, World
 _SLOWER_S: Final = 1.8
 """A copy gives way after a second, and a busy machine takes its time to notice."""
 _KNOWN_S: Final = 5.0
+_KILLS: Final = 3
+_LONGEST_S: Final = 3.0
+"""The time for which an engine that is killed often runs."""
 _UNSETTLED: Final = 4
 """Copies of many tables may take longer than a table that is Ready may be another one."""
 _COMMAND: Final = re.compile(r"levada (resync|retry) MANIFEST ('[^']*'|\S+?)(?=[.,;]?(?:\s|$))")
@@ -54,6 +58,7 @@ class Batch:
     """Findings that need no second look, because they were seen before."""
     made: list[History] = field(default_factory=list)
     """The histories of the batch, as soon as each is played on the twin."""
+    _rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def play(self, of: Sequence[int | History]) -> list[Finding]:
         """Return what is wrong. Raise EngineEndedError if the engine ended by itself."""
@@ -81,8 +86,7 @@ class Batch:
         space = self.world.new_space()
         with playing(self.world.twin, space) as twin:
             if isinstance(what, int):
-                form = self.world.form
-                generator = Generator(what, twin, form.partitioned, form.masks, self.tally.meetings)
+                generator = Generator(what, twin, self.world.form, self.tally.meetings)
                 history, expected, meetings = generator.run(), generator.outcomes, generator.meetings
             else:
                 history, expected, meetings = what, [], set()
@@ -108,19 +112,25 @@ class Batch:
             if way == "stopped":
                 self.world.stop()
             self._switch(parts, phase, last)
-            self._play_phase(parts, phase, kill=way == "killed")
+            self._play_phase(parts, phase, way)
             if way in ("stopped", "killed"):
+                self.world.start()
+            for _ in range(_KILLS if way == "killed often" else 0):
+                self.world.holds(lambda: False, self._rng.uniform(0, _LONGEST_S))
+                self.world.engine.kill()
                 self.world.start()
             self.world.check()
         self._switch(parts, last, last)
         self._settle(parts)
 
-    def _play_phase(self, parts: list[_Part], phase: int, *, kill: bool) -> None:
+    def _play_phase(self, parts: list[_Part], phase: int, way: str) -> None:
         queues = [(part, self._numbered(part, phase)) for part in parts]
         longest = max(len(queue) for _, queue in queues)
         for turn in range(longest):
-            if kill and turn == longest // 2:
+            if turn == longest // 2 and way.startswith("killed"):
                 self.world.engine.kill()
+                if way != "killed":
+                    self.world.start()  # with transactions in progress
             for part, queue in queues:
                 if turn < len(queue):
                     self._step(part, queue[turn])
@@ -128,10 +138,15 @@ class Batch:
                     part.player.end_phase()
 
     def _switch(self, parts: list[_Part], phase: int, last: int) -> None:
-        """Let the publication stream partitions for themselves from the second phase of all but the last one on."""
+        """Let the publication stream partitions for themselves from the second phase of all but the last one on.
+
+        Or let the tables have other partitions in the lake.
+        """
         if self.world.form.leaves:
             for part in parts:
                 part.player.oids.setdefault(0, set()).add("leaves")
+        if self.world.form.repartitioned and phase < last:
+            self.world.repartition()
         if self.world.form.switched and phase in (1, last):
             self.world.switch(root=phase == last)
             for part in parts:

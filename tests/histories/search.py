@@ -18,7 +18,9 @@ from tests.histories.world import EngineEndedError, Form, World, world
 
 from levada.local.postgres import EmbeddedPostgres
 
-_WAYS: Final = ("settled", "settled", "settled", "at once", "stopped", "killed")
+_WAYS: Final = (
+    "settled", "settled", "settled", "settled", "at once", "stopped", "killed", "killed in between", "killed often"
+)  # fmt: skip
 _SOON_S: Final = 10.0
 """The time in which a shorter history has to show a finding."""
 

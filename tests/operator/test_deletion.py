@@ -215,6 +215,15 @@ def test_sql_stands_once() -> None:
     assert abandoned.count(SQL) == 1
 
 
+def test_sql_is_not_cut_off() -> None:
+    """However long the error of a clean-up is, the SQL and the annotation are in what an Event has room for."""
+    failed = pod("cleanup", "shop-cleanup-x", **ended(f"error: {'no route ' * 300} [source_unreachable]"))
+    plan = reconcile(deleting(owned=STOPPED, pods=(failed,), jobs=(job(failed=True),)))
+    [abandoned] = [e.message for e in plan.events if e.reason == "CleanupAbandoned"]
+    assert SQL in abandoned[:1024]
+    assert "levada.dev/take-over-from=uid-shop" in abandoned[:1024]
+
+
 def test_what_may_be_left_is_listed() -> None:
     """A clean-up that is given up is listed, except where nothing was due to be removed, or another one owns it all."""
     failed = {"owned": STOPPED, "pods": (), "jobs": (job(failed=True),)}

@@ -246,6 +246,22 @@ def test_a_new_partition_is_announced_alone(versions: Database, stream: Replicat
     }
 
 
+def test_what_a_savepoint_has_rolled_back_does_not_outdate_a_catalog(
+    versions: Database, stream: ReplicationStream
+) -> None:
+    """A transaction that reads an older catalog is not taken for one that lacks the change of another transaction."""
+    versions.execute("CREATE TABLE r (id int PRIMARY KEY, v int)", "ALTER PUBLICATION p ADD TABLE r")
+    with versions.connect() as c, versions.connect() as other:
+        c.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM r")
+        c.execute("SAVEPOINT a; ALTER TABLE r ADD w int; ROLLBACK TO a; ALTER TABLE r ADD x int; COMMIT")
+        c.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class")
+        c.execute("DO $$ BEGIN ALTER TABLE r DROP x; RAISE division_by_zero; EXCEPTION WHEN OTHERS THEN NULL; END $$")
+        c.execute("ALTER TABLE r ADD y int; COMMIT; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM pg_class")
+        other.execute("ALTER TABLE r ADD z int")
+        c.execute("ALTER TABLE r ALTER v SET NOT NULL; COMMIT")
+    assert [m.outdated for m in told(stream, 4)] == [False, False, False, True]
+
+
 def test_an_altered_partition_is_announced_alone(versions: Database, stream: ReplicationStream) -> None:
     """The message says of the partition what the catalog has, whether it was created or attached, at each level."""
     versions.execute(

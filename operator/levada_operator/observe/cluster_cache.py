@@ -19,6 +19,7 @@ from levada_operator.names import (
     PIPELINE_LABEL,
     ROLE_LABEL,
     STATE_ROLE,
+    TAKE_OVER_FROM,
     driver_name,
     driver_pod,
     staging_name,
@@ -162,6 +163,22 @@ class ClusterCache:
         # Without its status it would be written in each reconciliation.
         small = status is not None and size_of(status) <= _MAX_STATUS
         return self._put_pipeline(key, stub | ({"status": compact(status)} if small else {}))
+
+    def taken_over(self) -> set[tuple[str, str]]:
+        """Return the namespaces and UIDs of former Pipelines from which a Pipeline there has taken over.
+
+        It is Ready, so its driver has found the state, the slot and the publication at the source.
+        """
+        found = set()
+        for key, body in self.pipelines.items():
+            former = (body["metadata"].get("annotations") or {}).get(TAKE_OVER_FROM, "").strip()
+            ready = any(
+                (c.get("type"), c.get("status")) == ("Ready", "True")
+                for c in (body.get("status") or {}).get("conditions") or ()
+            )
+            if former and ready:
+                found.add((key.namespace, former))
+        return found
 
     def owner_of(self, body: Body) -> PipelineKey | None:
         """Return the living Pipeline that owns an object, or None."""
