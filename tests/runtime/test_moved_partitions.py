@@ -145,6 +145,53 @@ def test_a_rewritten_partition_keeps_its_rows(made: Partitioned) -> None:
     assert made.copies() == []
 
 
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_a_truncate_of_the_root_within_a_savepoint(made: Partitioned) -> None:
+    """It costs nothing, released, nested, in a block of PL/pgSQL, or with one that is rolled back."""
+    db = made.db
+    db.execute(*MONTHS)
+    made.start()
+    fill = "INSERT INTO t SELECT 20000 + i, '2026-01-03'::timestamptz, 'a', 'again' FROM generate_series(1, 5) i"
+    both = f"{fill} UNION ALL SELECT 21000, '2026-02-03', 'a', 'again' UNION ALL SELECT 21001, '2026-03-03', 'a', ''"
+    for statement in (
+        "SAVEPOINT a; TRUNCATE t; RELEASE a",
+        f"SAVEPOINT a; TRUNCATE t; RELEASE a; {both}",
+        f"SAVEPOINT a; SAVEPOINT b; TRUNCATE t; {both}; RELEASE b; RELEASE a; SAVEPOINT a; TRUNCATE t_1; ROLLBACK TO a",
+        f"DO $$ BEGIN TRUNCATE t@ {both}@ EXCEPTION WHEN division_by_zero THEN NULL@ END $$",
+        "SAVEPOINT a; TRUNCATE t; ROLLBACK TO a; INSERT INTO t VALUES (22000, '2026-01-04', 'a', 'kept')",
+        f"SAVEPOINT a; TRUNCATE t; {both}; RELEASE a; ALTER TABLE t_1 SET (fillfactor = 90); ALTER TABLE t ADD x int",
+        "SAVEPOINT a; ALTER TABLE t DROP x; TRUNCATE t; ROLLBACK TO a; SAVEPOINT b; TRUNCATE t; ALTER TABLE t DROP x",
+        "SAVEPOINT a; CREATE TABLE t_9 PARTITION OF t FOR VALUES FROM ('2026-09-01') TO ('2026-10-01'); TRUNCATE t;"
+        " INSERT INTO t VALUES (23000, '2026-09-02', 'a', 'new'); RELEASE a",
+    ):
+        with db.connect() as connection, connection.transaction():
+            for part in statement.split("; "):
+                connection.execute(part.replace("@", ";"))  # type: ignore[arg-type]
+        made.settle()
+    assert made.copies() == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("made", ["postgres"], indirect=True)
+def test_a_partition_that_is_filled_again_after_its_root(made: Partitioned) -> None:
+    """A TRUNCATE of the root within a savepoint hides none of a partition that comes later."""
+    db = made.db
+    db.execute(*MONTHS)
+    made.rig.copy_again()
+    made.start()
+    with db.connect() as c, c.transaction():
+        c.execute("SAVEPOINT a")
+        c.execute("TRUNCATE t")
+        c.execute("INSERT INTO t VALUES (1, '2026-01-03', 'a', 'first'), (2, '2026-02-03', 'a', 'first')")
+        c.execute("RELEASE a")
+    with db.connect() as c, c.transaction():
+        c.execute("SAVEPOINT a")
+        c.execute("TRUNCATE t_0, t_1, t_2, t_3")
+        c.execute("INSERT INTO t VALUES (3, '2026-01-04', 'a', 'second')")
+    made.rig.wait(lambda p: made.read() == made.source())
+    assert made.copies()
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_a_partition_that_is_filled_again_at_once(made: Partitioned) -> None:

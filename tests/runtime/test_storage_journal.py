@@ -61,10 +61,11 @@ class Journal:
     def _park(self, record: TableRecord, error: LevadaError) -> None:
         self.errors.append(error.code)
 
-    def truncated(self, xid: int) -> None:
-        """Stage a TRUNCATE of the table."""
+    def truncated(self, xid: int, rows_to: int = 0) -> None:
+        """Stage a TRUNCATE of the table, and rows of it that were committed up to an LSN, 0 for none."""
         truncate = Truncate(Lsn(25), 0, (TABLE,), False, False, 0, xid, (QualifiedTable("public", "t"),))
-        manifest: Any = SimpleNamespace(truncates=(truncate,))
+        files = (SimpleNamespace(last_lsn=Lsn(rows_to)),) if rows_to else ()
+        manifest: Any = SimpleNamespace(truncates=(truncate,), files_of=lambda table: files)
         self.journal.record_truncates(manifest)
 
     def judge(self, staged: int) -> None:
@@ -83,6 +84,23 @@ def test_a_truncate_is_known_until_a_look_shows_it() -> None:
     # It explains nothing that comes after it.
     made.journal.add_snapshot(look(60, 40, storage(30, 1300)))
     made.judge(70)
+    assert made.errors == ["partition_changed"]
+
+
+def test_a_table_without_rows_since_its_truncate_is_empty() -> None:
+    """So it does not matter which savepoint made its files. With a row since, one may have left with a partition."""
+    for rows_to, found in ((0, []), (20, []), (25, ["partition_changed"]), (35, ["partition_changed"])):
+        made = Journal()
+        made.truncated(20, rows_to)
+        made.judge(30)
+        made.journal.add_snapshot(look(40, 30, storage(21, 900)))
+        made.judge(50)
+        assert made.errors == found
+    # A look from before the TRUNCATE is not explained by it.
+    made = Journal()
+    made.journal.add_snapshot(look(20, 20, storage(15, 900)))
+    made.truncated(20)
+    made.judge(30)
     assert made.errors == ["partition_changed"]
 
 

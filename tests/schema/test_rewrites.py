@@ -106,7 +106,19 @@ def test_an_announced_statement_is_judged_by_its_own_file() -> None:
     """A file that is new because of an earlier TRUNCATE does not make a rewrite of a later SET NOT NULL."""
     column, leaf = ColumnStorage(23, -1, 21, False), LeafStorage(999, 20, False, False)
     assert changed(column=column, leaf=leaf, witness=Witness(announced=True)) == ""
+    within = ColumnStorage(23, -1, 20, False, cmin=5), LeafStorage(999, 21, False, False, cmin=3)
+    assert changed(column=within[0], leaf=within[1], witness=Witness(announced=True)) == ""
     assert changed(column=column, leaf=leaf) == "table_rewritten"
+
+
+def test_a_statement_whose_relation_the_trigger_has_written_again() -> None:
+    """REPLICA IDENTITY of the trigger gives the relation's row the number of a savepoint, and a later command."""
+    announced = Witness(announced=True)
+    for xmin, cmin, found in ((22, 7, "table_rewritten"), (22, -1, "table_rewritten"), (22, 3, ""), (19, 7, "")):
+        column, leaf = ColumnStorage(23, -1, 20, False, cmin=5), LeafStorage(999, xmin, False, False, cmin=cmin)
+        assert changed(column=column, leaf=leaf, witness=announced) == found
+    column, leaf = ColumnStorage(23, -1, 2**32 - 1, False), LeafStorage(999, 5, False, False)
+    assert changed(column=column, leaf=leaf, witness=announced) == "table_rewritten"
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -217,6 +229,22 @@ def test_a_streamed_truncate_of_the_root_explains_every_partition() -> None:
     assert find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=leaves), both) is not None
 
 
+def test_a_truncate_within_a_savepoint_has_another_number() -> None:
+    """It explains new files of one number to a later statement of its transaction, or if the table is empty since."""
+    leaves = {TableId(201): LeafStorage(901, 31, True, True), TableId(202): LeafStorage(902, 31, True, True)}
+    apart = {**leaves, TableId(202): LeafStorage(902, 32, True, True)}
+    alone = {**ROOT.leaves, TableId(202): LeafStorage(902, 31, True, True)}
+    for witness, found in (
+        (Witness(truncates=frozenset({30})), (True, True, True)),
+        (Witness(announced=True, truncated=True), (False, True, False)),
+        (Witness(emptied=True), (False, False, False)),
+    ):
+        changes = [find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=k), witness) for k in (leaves, apart, alone)]
+        assert tuple(c is not None for c in changes) == found
+    together = [find_change(TABLE, NAMES, ROOT, replace(ROOT, leaves=k), QUIET) for k in (leaves, apart, alone)]
+    assert [c is not None and c.together for c in together] == [True, False, False]
+
+
 def test_a_widened_root_hides_no_truncated_partition() -> None:
     """ALTER COLUMN TYPE of a root writes every partition again, also one that was truncated before."""
     root = replace(ROOT, columns={**ROOT.columns, 2: ColumnStorage(23, -1, 10, False)})
@@ -266,8 +294,46 @@ def test_a_cast_by_text_is_safe_for_enums(old: int, new: int, typmod: int, found
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "safe"),
+    [
+        ((1114, -1), (1184, -1), True),
+        ((1184, -1), (1114, -1), True),
+        ((1114, 3), (1184, 6), True),
+        ((1114, 3), (1184, -1), True),
+        ((1114, 3), (1184, 2), False),
+        ((1114, -1), (1184, 6), False),
+        ((1114, -1), (1114, -1), False),
+        ((1082, -1), (1184, -1), False),
+    ],
+)
+def test_moments_in_utc_keep_their_microseconds(old: tuple[int, int], new: tuple[int, int], safe: bool) -> None:
+    """By the expression, or without a new file, and only if the destination stores them as times."""
+    before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(*old, 10, False)})
+    column, leaf = ColumnStorage(*new, 20, False), LeafStorage(999, 20, False, False)
+    for announced in (True, False):
+        told = Witness(announced=announced, casts={2: Cast.UTC}, moments=frozenset({2}))
+        assert changed(before, column=column, leaf=leaf, witness=told) == ("" if safe else "table_rewritten")
+        for other in (replace(told, casts={2: Cast.OWN}), replace(told, casts={}), replace(told, moments=frozenset())):
+            assert changed(before, column=column, leaf=leaf, witness=other) == "table_rewritten"
+    in_place = changed(before, column=column, witness=replace(told, casts={}))
+    assert in_place == ("" if safe or old[0] == new[0] else "table_rewritten")
+
+
+@pytest.mark.parametrize(
     ("query", "casts"),
     [
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE 'utc'", {"v": Cast.UTC}),
+        ("ALTER TABLE t ALTER v TYPE timestamp USING (t.v AT TIME ZONE 'Etc/UTC')", {"v": Cast.UTC}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE 'CET'", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE zone", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING w AT TIME ZONE 'UTC'", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING timezone('UTC', v)", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE 'UTC' + '1 h'", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING (v AT TIME ZONE 'UTC')::timestamptz", {"v": Cast.OTHER}),
+        (
+            "ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE 'UTC'; ALTER TABLE u ALTER v TYPE timestamptz",
+            {"v": Cast.OTHER},
+        ),
         ("ALTER TABLE t ALTER v TYPE bigint", {"v": Cast.OWN}),
         (
             "alter table if exists only public.T\n alter column V set data type INT8, alter id type bigint",
@@ -301,5 +367,5 @@ def test_a_cast_by_text_is_safe_for_enums(old: int, new: int, typmod: int, found
     ],
 )
 def test_casts_of_a_query(query: str, casts: dict[str, Cast]) -> None:
-    """Each column that a query retypes has the worst cast that any of its statements gives to a column of its name."""
+    """Each column that a query retypes has a cast that covers what its statements give to columns of its name."""
     assert read_retypes(query) == casts

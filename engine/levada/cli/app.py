@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from levada import __version__
 from levada.cli.command import VARIABLE, Command, Commands, NamesCommand
 from levada.cli.exit_codes import Exit
 from levada.cli.options import Format, LogFormat, ManifestFile, Secrets, Tables, Until, WorkDir, Yes
 from levada.cli.output import Output, escape_unencodable, write_json
 from levada.cli.signals import StopSignals
 from levada.status.orphans import OPERATOR
+from levada.version import VERSION
 
 if TYPE_CHECKING:
     from levada.postgres.problems import Problem
@@ -47,7 +47,7 @@ names_command = partial(app.command, cls=NamesCommand)
 def show_version(wanted: bool) -> None:
     """Print the version and exit, if ``wanted``."""
     if wanted:
-        typer.echo(__version__)
+        typer.echo(VERSION)
         raise typer.Exit
 
 
@@ -431,7 +431,7 @@ def schema() -> Exit:
 @command()
 def version() -> Exit:
     """Print the version."""
-    typer.echo(__version__)
+    typer.echo(VERSION)
     return Exit.OK
 
 

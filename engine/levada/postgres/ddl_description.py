@@ -33,7 +33,8 @@ END
 """)
 
 # REPEATABLE READ and SERIALIZABLE read the catalog as of the transaction's first statement. A visible row that a later
-# transaction has replaced or deleted shows that another one has altered the table since.
+# transaction has replaced or deleted shows that another one has altered the table since. One that was rolled back has
+# not, such as a savepoint of this transaction: the number with its epoch is the one within 2^31 of this transaction's.
 _OUTDATED: Final = sql.SQL("""EXISTS (
     SELECT FROM (
         SELECT r.xmax FROM pg_catalog.pg_class r WHERE r.oid = relation
@@ -41,7 +42,10 @@ _OUTDATED: Final = sql.SQL("""EXISTS (
         UNION ALL SELECT i.xmax FROM pg_catalog.pg_index i WHERE i.indrelid = relation
     ) AS seen(replaced_by)
     WHERE replaced_by <> '0' AND pg_catalog.age(replaced_by)
-        <= pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid))
+        <= pg_catalog.age(pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::pg_catalog.xid)
+        AND pg_catalog.pg_xact_status((pg_catalog.txid_current() + 2147483648 - (
+            (pg_catalog.txid_current() + 2147483648 - replaced_by::text::bigint) & 4294967295))::text::xid8)
+            IS DISTINCT FROM 'aborted')
 """)
 
 # The publications that have a relation, or a table above it, as a member. No function of PostgreSQL's, because

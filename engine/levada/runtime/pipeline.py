@@ -384,14 +384,16 @@ class Pipeline(PipelineRequests):
             release_slot(self.config, self._store, self._stop_asked)
 
     def _restart_after_loss(self) -> bool:
-        """Restart with a new slot and a copy of every table if the slot was lost and ``onLost`` is Resync.
+        """Restart with a new slot if the slot was lost and ``onLost`` is Resync or Compare.
 
-        Retry with back-off until that succeeds. Return False if the pipeline ends instead, with ``_error``.
+        Every table is copied or compared. Retry with back-off until that succeeds. Return False if the pipeline ends
+        instead, with ``_error``.
         """
         lost, attempt = self._error, 0
         if not isinstance(lost, SlotLost) or not self.config.slot.resync_when_lost:
             return False
-        _log.warning("every table is resynced: %s", lost.message)
+        how = "compared with the source" if self.config.slot.compare_when_lost else "resynced"
+        _log.warning("every table is %s: %s", how, lost.message)
         self._state = PipelineState.STARTING
         self._progress = replace(self._progress, state=self._state, error=fatal_progress(lost))
         assert self._tasks is not None

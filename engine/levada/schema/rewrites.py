@@ -37,6 +37,8 @@ _WIDENINGS: Final = ((21, 23, 20), (700, 701))
 _LONGER: Final = frozenset({1043, 1083, 1114, 1184, 1266, 1562, 1700})
 """Types whose modifier is the highest length, precision or number of digits of a second. A value below it is kept."""
 _NUMERIC: Final = 1700
+_TIMESTAMPS: Final = frozenset({1114, 1184})
+"""timestamp and timestamptz, which have the same representation of a moment in UTC."""
 _TEXTS: Final = frozenset({25, 1043})
 """text and varchar, which have the same representation."""
 
@@ -46,7 +48,8 @@ class RowsChanged:
     """A change of existing rows at the source that was not streamed. ``what`` completes the message "table T: ...".
 
     ``gone`` has the partitions that the table has lost, ``arrived`` those that were attached with rows, or that were
-    detached for a while, and ``renewed`` those with a new file, if that is the change.
+    detached for a while, and ``renewed`` those with a new file, if that is the change. They are all of the table's, and
+    ``together`` is True, if one transaction or part of one has made the new files.
     """
 
     code: str
@@ -54,6 +57,7 @@ class RowsChanged:
     gone: frozenset[TableId] = frozenset()
     renewed: frozenset[TableId] = frozenset()
     arrived: frozenset[TableId] = frozenset()
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,21 @@ class Witness:
     ``announced`` is True if they are a single ALTER TABLE, and the later state is the one at its end. ``casts`` has the
     columns that the client's query retypes, by attnum, and is empty if that is unknown. ``truncates`` are the
     transactions with a streamed TRUNCATE of the table. ``follows`` is True if the earlier state is the end of an
-    announced ALTER TABLE. A column whose catalog row is the same since has not been altered again.
+    announced ALTER TABLE. A column whose catalog row is the same since has not been altered again. ``moments`` are the
+    columns that the destination stores as times, and takes for times in UTC when they get or lose a time zone.
+
+    A savepoint has a number of its own in the catalog, and the stream has only that of its transaction. So an announced
+    statement is ``truncated`` if its transaction has truncated the table before. The state is ``emptied`` if a streamed
+    TRUNCATE comes before it, and no row of the table in between or in the same transaction.
     """
 
     announced: bool = False
     casts: Mapping[int, Cast] = field(default_factory=dict)
     truncates: frozenset[int] = frozenset()
     follows: bool = False
+    moments: frozenset[int] = frozenset()
+    truncated: bool = False
+    emptied: bool = False
 
 
 def find_change(
@@ -125,12 +137,15 @@ def _columns(
             # The query is known, and retypes other columns. A rewrite also updates the catalog row of a column that
             # was added with a default, because the file then contains its values.
             continue
+        in_utc = attnum in witness.moments and _are_moments(old, new)
         if _was_rewritten(old, new, rewritten, witness):
             cast = witness.casts.get(attnum, Cast.OTHER)
-            if cast is Cast.OTHER or not (retyped and _keeps_values(before, old, now, new)):
+            kept = in_utc if cast is Cast.UTC else retyped and _keeps_values(before, old, now, new)
+            if cast is Cast.OTHER or not kept:
                 what = f"column {columns[attnum]} was rewritten (ALTER COLUMN ... TYPE), and the new values of rows"
                 return RowsChanged("table_rewritten", f"{what} that existed are not streamed")
-        elif retyped and not _reads_alike(_base(before, old.type_oid), _base(now, new.type_oid)):
+        elif retyped and not (in_utc or _reads_alike(_base(before, old.type_oid), _base(now, new.type_oid))):
+            # With a file that stays, PostgreSQL has converted times in UTC, as it does in a session with that zone.
             what = f"column {columns[attnum]} has another type, in which values of existing rows have another text"
             return RowsChanged("table_rewritten", what)
     return None
@@ -149,8 +164,12 @@ def _was_rewritten(
 ) -> bool:
     # Right after a rewrite, the catalog rows of relation and column have the same transaction. An earlier statement of
     # that transaction may have given the column's row this transaction already, so the row need not have another one.
-    # If the file is new for another reason, such as an earlier TRUNCATE, the two transactions differ.
+    # If the file is new for another reason, such as an earlier TRUNCATE, the two transactions differ. But the event
+    # trigger itself may write the relation's row once more, within a savepoint, which has a later number.
     if any(leaf.xmin == new.xmin and not (witness.announced and _is_older(leaf, new)) for leaf in rewritten):
+        return True
+    altered = (old.xmin, old.cmin) != (new.xmin, new.cmin)
+    if witness.announced and altered and any(_is_later(leaf, new) and not _is_older(leaf, new) for leaf in rewritten):
         return True
     return not witness.announced and old.xmin != new.xmin and bool(rewritten)
 
@@ -158,9 +177,14 @@ def _was_rewritten(
 def _is_older(leaf: LeafStorage, column: ColumnStorage) -> bool:
     """Return True if the file was made before this version of the column, by another statement of its transaction.
 
-    ALTER TABLE writes new files after it has altered the columns.
+    ALTER TABLE writes new files after it has altered the columns. Savepoints do not begin the count of commands again.
     """
     return 0 <= leaf.cmin < column.cmin
+
+
+def _is_later(leaf: LeafStorage, column: ColumnStorage) -> bool:
+    """Return True if the relation's row has a later transaction than the column's, or a savepoint of the same one."""
+    return 0 < (leaf.xmin - column.xmin) % 2**32 < 2**31
 
 
 def _leaves(
@@ -177,23 +201,28 @@ def _leaves(
         return RowsChanged("partition_changed", what, arrived=arrived)
     kept = {oid: now.leaves[oid] for oid in before.leaves.keys() & now.leaves.keys()}
     renewed = {oid: leaf for oid, leaf in kept.items() if _new_file(before.leaves[oid], leaf)}
-    # TRUNCATE gives no new file to a partition that its own transaction created. All rows of that one are streamed.
-    kept = {
-        oid: leaf for oid, leaf in kept.items() if oid in renewed or before.leaves[oid].xmin not in witness.truncates
-    }
-    if not renewed or _was_truncated(renewed.values(), kept, witness):
+    if not renewed or witness.emptied:
+        return None
+    numbers = {leaf.xmin for leaf in renewed.values()}
+    # TRUNCATE gives no new file to a partition that its own transaction, or the same part of it, created.
+    made = witness.truncates | numbers
+    kept = {oid: leaf for oid, leaf in kept.items() if oid in renewed or before.leaves[oid].xmin not in made}
+    together = len(numbers) == 1 and len(renewed) == len(kept)
+    if _was_truncated(numbers, together, witness):
         return None
     what = "a partition was truncated, or rewritten (VACUUM FULL, CLUSTER, ALTER COLUMN ... TYPE)"
-    return RowsChanged("partition_changed", what, renewed=frozenset(renewed))
+    return RowsChanged("partition_changed", what, renewed=frozenset(renewed), together=together)
 
 
-def _was_truncated(renewed: Collection[LeafStorage], kept: Mapping[TableId, LeafStorage], witness: Witness) -> bool:
-    """Return True if one streamed TRUNCATE of the root created every partition's new file.
+def _was_truncated(numbers: Collection[int], together: bool, witness: Witness) -> bool:
+    """Return True if one streamed TRUNCATE of the root created the new files, which have these numbers.
 
-    Another statement that writes all partitions again may hide that one of them was truncated before.
+    Another statement that writes all partitions again may hide that one of them was truncated before. If the own
+    transaction of the statement has truncated the root, it holds the locks since then, so no other one made a file.
     """
-    transactions = {leaf.xmin for leaf in kept.values()}
-    return len(renewed) == len(kept) and len(transactions) == 1 and transactions <= witness.truncates
+    if witness.truncated:
+        return len(numbers) == 1
+    return together and witness.truncates.issuperset(numbers)
 
 
 def _new_file(before: LeafStorage | None, now: LeafStorage) -> bool:
@@ -220,6 +249,11 @@ def _is_longer(type_oid: int, old: int, new: int) -> bool:
         # The precision is above the scale, which pads the text (PostgreSQL's ``make_numeric_typmod``).
         return (old - 4) & 0xFFFF == (new - 4) & 0xFFFF and old <= new
     return type_oid in _LONGER and old >= 0 and (new < 0 or old <= new)
+
+
+def _are_moments(old: ColumnStorage, new: ColumnStorage) -> bool:
+    """Return True for a timestamp that gets or loses its time zone, without fewer digits of a second."""
+    return {old.type_oid, new.type_oid} == _TIMESTAMPS and (new.typmod < 0 or 0 <= old.typmod <= new.typmod)
 
 
 def _is_enum(storage: TableStorage, oid: int) -> bool:

@@ -32,9 +32,12 @@ class EmptiedPartitions:
         """Record that a table has the files of its baseline in a snapshot with this horizon."""
         self._horizons[table] = horizon
 
-    def examine(self, table: TableId, leaves: frozenset[TableId]) -> None:
-        """Ask whether leaves of a table are empty, or have rows from before the last snapshot of their files."""
-        self._examined[table] = dict.fromkeys(leaves, self._horizons.get(table))
+    def examine(self, table: TableId, leaves: frozenset[TableId], horizon: int | None = None) -> None:
+        """Ask whether leaves of a table are empty, or have rows from before the transaction ``horizon``.
+
+        That is by default the horizon of the last snapshot of their files.
+        """
+        self._examined[table] = dict.fromkeys(leaves, self._horizons.get(table) if horizon is None else horizon)
         self._wanted |= self._examined[table]
 
     def take_wanted(self) -> Mapping[TableId, int | None]:

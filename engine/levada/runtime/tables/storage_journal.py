@@ -31,11 +31,13 @@ from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.silent_columns import Columns, SilentColumns
 from levada.runtime.tables.streamed_leaves import StreamedLeaves
+from levada.runtime.tables.streamed_truncates import StreamedTruncates
 from levada.schema.flaws import LeafFlaw, flaw_error
 from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import TableStorage
 from levada.schema.table import NEWEST_VERSION
+from levada.schema.types import MOMENTS
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Errored, Init
 from levada.values import Lsn, QualifiedTable, TableId, resync_command
@@ -53,6 +55,7 @@ class StorageJournal:
     """Keeps the baselines in the store and compares the evidence with them. For the supervisor's thread only.
 
     ``park`` parks a table until it is resynced. Without ``moves`` a partition that comes or goes with rows parks it.
+    With ``retypes_in_utc`` the destination does, see `Capabilities`.
     """
 
     def __init__(
@@ -60,12 +63,15 @@ class StorageJournal:
         store: PipelineStore,
         park: Callable[[TableRecord, LevadaError], None],
         moves: PartitionMoves | None = None,
+        *,
+        retypes_in_utc: bool = False,
     ) -> None:
         self._store = store
+        self._retypes_in_utc = retypes_in_utc
         self._park = park
         self._moves = moves
         self._held: dict[TableId, list[_Announced | TablesUnpublished | TablesDropped]] = {}
-        self._truncates: dict[TableId, frozenset[int]] = {}
+        self._truncates = StreamedTruncates()
         self._emptied = EmptiedPartitions()
         self._streamed = StreamedLeaves(store)
         self._roots: dict[TableId, TableId] | None = None
@@ -84,7 +90,7 @@ class StorageJournal:
 
     def forget(self, table: TableId) -> None:
         """Delete the baseline of a table."""
-        self._truncates.pop(table, None)
+        self._truncates.forget(table)
         self.columns.forget(table)
         self._emptied.forget(table)
         self._streamed.forget(table)
@@ -114,10 +120,8 @@ class StorageJournal:
                 self._evaluate_announcement(record, report)
 
     def record_truncates(self, manifest: Manifest) -> None:
-        """Record the transactions of a segment that truncated tables. A TRUNCATE changes the storage too."""
-        for truncate in manifest.truncates:
-            for table in truncate.tables:
-                self._truncates[table] = self._truncates.get(table, frozenset()) | {truncate.xid}
+        """Record the TRUNCATEs of a segment, which change the storage too, and the rows after them."""
+        self._truncates.add(manifest)
 
     def table_altered(self, record: TableRecord, report: _Announced) -> None:
         """Evaluate an announced statement. While the table is copied, hold it until the copy's snapshot is known."""
@@ -238,19 +242,19 @@ class StorageJournal:
                 continue
             storage = self._streamed.with_rows(storage, record.id, leaves)
             storage = self._emptied.without_explained(record.id, storage, known.storage, snapshot.start)
-            truncates = self._truncates.pop(record.id, frozenset())
             unseen = {o: m for o, m in known.created.items() if m.xid and not snapshot.shows(m.xid)}
-            self._evaluate(
-                record,
-                known,
-                Baseline(snapshot.start, 0, storage, unseen),
-                Witness(truncates=truncates, follows=bool(known.xid)),
+            witness = Witness(
+                truncates=self._truncates.of(record.id),
+                follows=bool(known.xid),
+                emptied=self._truncates.left_empty(record.id, snapshot),
             )
+            # Each row from before the transactions that run now is then the TRUNCATE's, and its partition intact.
+            since = snapshot.horizon if self._truncates.wrote_alone(record.id, snapshot) else None
+            self._evaluate(record, known, Baseline(snapshot.start, 0, storage, unseen), witness, since)
             self._streamed.compared(record.id, snapshot)
             if not needs_resync(record.phase) and not self._emptied.is_examined(record.id):
                 self._emptied.intact(record.id, snapshot.horizon)
-            if later := frozenset(xid for xid in truncates if not snapshot.shows(xid)):
-                self._truncates[record.id] = later
+            self._truncates.shown(record.id, snapshot)
 
     def _evaluate_announcement(self, record: TableRecord, report: _Announced) -> None:
         known = self._baseline(record.id)
@@ -260,7 +264,7 @@ class StorageJournal:
             if not self._park_flawed(record, (leaf.flaw for leaf in report.leaves.values() if leaf.flaw is not None)):
                 self._keep(record.id, known.with_created(report.leaves, report))
             return
-        truncates = self._truncates.get(record.id, frozenset())
+        truncates = self._truncates.of(record.id)
         own = frozenset({report.xid}) if report.truncated else frozenset[int]()
         if isinstance(report, PartitionsAltered):
             now, casts = known.with_altered(report.leaves, report), dict[int, Cast]()
@@ -279,7 +283,7 @@ class StorageJournal:
         if before == after:
             self._park_flawed(record, after.flaws)
             return
-        witness = Witness(True, casts, truncates | own, follows=bool(known.xid))
+        witness = Witness(True, casts, truncates | own, follows=bool(known.xid), truncated=report.truncated)
         self._compare(record, before, after, now, witness, report if isinstance(report, TableAltered) else None)
 
     def _evaluate_drop(self, record: TableRecord, report: TablesDropped) -> None:
@@ -310,12 +314,14 @@ class StorageJournal:
         elif record.resync.has_copy and not record.resync.abandoned:
             record.resync.restart()
 
-    def _evaluate(self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness) -> None:
+    def _evaluate(
+        self, record: TableRecord, known: Baseline, now: Baseline, witness: Witness, since: int | None
+    ) -> None:
         before = known.storage_but_for(now.created)
         if before == now.storage and not (known.xid or known.created):
             self._park_flawed(record, now.storage.flaws)
             return
-        self._compare(record, before, now.storage, now, witness)
+        self._compare(record, before, now.storage, now, witness, since=since)
 
     def _compare(
         self,
@@ -325,12 +331,21 @@ class StorageJournal:
         now: Baseline,
         witness: Witness,
         statement: TableAltered | None = None,
+        since: int | None = None,
     ) -> None:
-        """Park the table if its rows changed unseen, else keep the new baseline."""
+        """Park the table if its rows changed unseen, else keep the new baseline.
+
+        If all partitions got their files together, one with a row from before the transaction ``since`` is intact.
+        """
         if self._park_flawed(record, after.flaws):
             return
         version = self._store.get_table_schema(record.id, NEWEST_VERSION)
-        names = {} if version is None else {c.attnum: c.name for c in version.columns}
+        columns = () if version is None else version.columns
+        names = {c.attnum: c.name for c in columns}
+        if self._retypes_in_utc:
+            # Not one that is masked, or stored as text.
+            moments = frozenset(c.attnum for c in columns if c.type.kind in MOMENTS and c.mask is None)
+            witness = replace(witness, moments=moments)
         found = find_change(record.id, names, before, after, witness)
         if found is not None and self._moves is not None:
             at = None if statement is None else (statement.committed, statement.ordinal)
@@ -338,7 +353,10 @@ class StorageJournal:
         if found is None:
             self._keep(record.id, now)
             return
-        if not found.renewed & now.created.keys() and self._examine(record, names, before, after, found, witness):
+        horizon = since if found.together else None
+        if not found.renewed & now.created.keys() and self._examine(
+            record, names, before, after, found, witness, horizon
+        ):
             # Until that is known, the baseline has the former files.
             former = {leaf: before.leaves[leaf] for leaf in found.renewed}
             self._keep(record.id, replace(now, storage=replace(now.storage, leaves={**now.storage.leaves, **former})))
@@ -396,6 +414,7 @@ class StorageJournal:
         now: TableStorage,
         found: RowsChanged,
         witness: Witness,
+        horizon: int | None,
     ) -> bool:
         """Find out what happened to partitions with new files. Return False if that would not help."""
         if not found.renewed:
@@ -404,7 +423,7 @@ class StorageJournal:
         if rest is not None or self._moves is None or not self._moves.can_hold:
             return False
         self._moves.hold(record.id)
-        self._emptied.examine(record.id, found.renewed)
+        self._emptied.examine(record.id, found.renewed, horizon)
         return True
 
     def _park_flawed(self, record: TableRecord, flaws: Iterable[LeafFlaw]) -> bool:
