@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from levada.lazy import lazy_exports, lazy_names
+from levada.version import VERSION
 
 if TYPE_CHECKING:
     from levada.capture import (
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
         Watermark,
     )
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _LAZY_EXPORTS = {
     "AccessDenied": "levada.errors",

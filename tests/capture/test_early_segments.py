@@ -219,6 +219,33 @@ INSIDE = {
     "savepoint": [
         "SAVEPOINT s", "DELETE FROM a WHERE id % 3 = 0", "ROLLBACK TO SAVEPOINT s", "INSERT INTO a VALUES (9001, 'z')",
     ],
+    "rolled back twice": [
+        "INSERT INTO p VALUES (1), (198)", "SAVEPOINT s",
+        "INSERT INTO a SELECT i, 'z' FROM generate_series(9001, 9200) i",
+        "SAVEPOINT t", "UPDATE a SET v = 'u' WHERE id % 7 = 0", "ROLLBACK TO SAVEPOINT t",
+        "UPDATE p SET id = id + 1 WHERE id = 1",
+        "SAVEPOINT r", "DELETE FROM a WHERE id % 5 = 0", "RELEASE SAVEPOINT r", "ROLLBACK TO SAVEPOINT s",
+        "UPDATE a SET v = 'w' WHERE id % 9 = 0",
+        "SAVEPOINT u", "DELETE FROM a WHERE id % 11 = 0", "RELEASE SAVEPOINT u",
+    ],
+    "truncate rolled back": [
+        "SAVEPOINT s", "TRUNCATE p", "INSERT INTO p VALUES (1)", "ROLLBACK TO SAVEPOINT s", "INSERT INTO p VALUES (3)",
+    ],
+    "described in it alone": [
+        "SAVEPOINT s", "INSERT INTO p SELECT i FROM generate_series(1, 198) i", "ROLLBACK TO SAVEPOINT s",
+        "UPDATE a SET v = 'w' WHERE id % 9 = 0",
+    ],
+    "caught errors": [
+        "DO $$ BEGIN FOR i IN 1..60 LOOP BEGIN UPDATE a SET v = v || i WHERE id = i;"
+        " IF i % 2 = 0 THEN RAISE 'x'; END IF;"
+        " EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $$",
+    ],
+    "many parts": [
+        "DO $$ BEGIN FOR i IN 1..10050 LOOP BEGIN INSERT INTO a VALUES (20000 + i, 'p');"
+        " EXCEPTION WHEN unique_violation THEN NULL; END; END LOOP; END $$",
+        "SAVEPOINT s", "INSERT INTO a SELECT i, repeat(md5(i::text), 60) FROM generate_series(40001, 42000) i",
+        "ROLLBACK TO SAVEPOINT s",
+    ],
     "released": ["SAVEPOINT s", "DELETE FROM a WHERE id % 3 = 0",
         "RELEASE SAVEPOINT s", "INSERT INTO a VALUES (9001, 'z')"],
     "moved keys": ["UPDATE a SET id = id + 100000 WHERE id % 2 = 0", "UPDATE a SET id = -id WHERE id % 5 = 0"],
@@ -233,12 +260,14 @@ INSIDE = {
 }  # fmt: skip
 """Statements of a transaction whose other changes are staged before its end."""
 
-EARLY = {"truncate", "released", "moved keys", "unchanged values", "partitions", "message"}
+EARLY = INSIDE.keys() - {"alter", "another table", "many parts"}
 """Those with which it is staged before its end."""
 
 
 @pytest.mark.parametrize("ddl_messages", [False, True])
-@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize(
+    "inside", [pytest.param(n, marks=pytest.mark.nightly if n == "many parts" else ()) for n in INSIDE]
+)
 def test_statements_inside(db: Database, tmp_path: Path, inside: str, ddl_messages: bool) -> None:
     """Every event of a transaction that is staged before its end is as by protocol version 1."""
     capture, plain = (Capture(db, tmp_path / name, ddl_messages=ddl_messages) for name in ("staging", "plain"))
@@ -276,7 +305,7 @@ def test_statements_inside(db: Database, tmp_path: Path, inside: str, ddl_messag
 
 
 STAGED = (0, 3)
-"""Seeds of which a transaction is staged before its COMMIT. In others each one alters a table or rolls a part back."""
+"""Seeds of which a transaction is staged before its COMMIT. In others each one may alter a table."""
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from levada.errors import Transient
 from levada.schema import Kind, TableTarget
 from levada.segments import StagedBatch
 from levada.segments.batch import EventBatch
-from levada.segments.files import SegmentFile
+from levada.segments.files import SegmentFile, SegmentFiles
 from levada.segments.manifest import Manifest
 from levada.segments.writer import UNKNOWN_COMMIT
 from levada.testing import column
@@ -177,16 +177,19 @@ def test_a_batch_only_looks_up_what_was_folded(ducklake_place: Place) -> None:
     assert place.data_files() == before | written
 
 
-@pytest.mark.parametrize("what", ["copy", "column", "truncate", "age", "another index", "ignored", "moves"])
+@pytest.mark.parametrize(
+    "what", ["copy", "column", "truncate", "age", "another index", "ignored", "moves", "savepoint"]
+)
 def test_what_changed_meanwhile_makes_it_void(ducklake_place: Place, what: str) -> None:
     """The batch folds the file again, in the form that the table has then, and no file is left over."""
     place, stream = ducklake_place, copied(ducklake_place)
     clock = [0.0]
     place.destination._table_of(stream.target).ahead = FoldedAhead(clock=lambda: clock[-1])
-    if what == "truncate":
+    if what in ("truncate", "savepoint"):
         with stream.source.transaction():
             stream.insert(id=9, item="gone", note=None)
-            stream.truncate()
+            if what == "truncate":
+                stream.truncate()
             stream.insert(id=10, item="ten", note=None)
     else:
         stream.insert(id=10, item="ten", note=None)
@@ -216,11 +219,25 @@ def test_what_changed_meanwhile_makes_it_void(ducklake_place: Place, what: str) 
             stream.deletes, form = Deletes.IGNORE, stored_form
         case "moves":
             form = moving
+        case "savepoint":
+            files = [replace(f, rolled_back=((0, 1),)) for f in manifest.files]
+            stream.source.manifests[-1] = replace(manifest, files=SegmentFiles.of(files))
         case "another index":
             place.destination._table_of(stream.target).index.forget()
     assert place.write(stream, form) == 0
     assert items(place) == expected
     assert written not in place.data_files()
+
+
+def test_the_results_of_all_tables_are_bounded(ducklake_place: Place) -> None:
+    """Once they take the memory for them, a file is left to its batch."""
+    place, stream = ducklake_place, copied(ducklake_place)
+    for number, most in ((10, 1 << 20), (11, 1)):
+        place.destination.most_bytes_ahead = most
+        stream.insert(id=number, item="new", note=None)
+        fold_ahead(place, stream, staged(stream))
+    assert place.write(stream) == 1
+    assert items(place).keys() == {1, 2, 3, 10, 11}
 
 
 @pytest.mark.parametrize("how", ["rolled back", "shutdown"])

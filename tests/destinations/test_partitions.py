@@ -142,6 +142,22 @@ def test_settings_change_in_place(hadoop: Lake, mode: TableMode) -> None:
     check_files(hadoop, settings("country"))
 
 
+@of_each_version
+def test_a_row_that_changes_in_several_pieces_of_a_batch(hadoop: Lake) -> None:
+    """Its earlier file is not committed yet, and has no partition if those of the table were taken away."""
+    sales = Sales(hadoop, settings("country"))
+    sales.copy(10)
+    sales.stream.settings = None
+    sales.stream.limit(piece_rows=3)
+    for batch in range(2):
+        for note in ("one", "two"):
+            for i in range(8):
+                sales.put(**row(i + batch, id=i, note=note))
+        sales.drop(9 - batch)
+        sales.apply()
+        sales.check()
+
+
 def test_rows_without_a_partition_are_refused(hadoop: Lake) -> None:
     """Rows that the table has count too, because a compaction would move them. A resync compares its own rows alone."""
     cents, wide = settings("truncate(1000, amount)"), settings("hour(at)")

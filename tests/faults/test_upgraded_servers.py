@@ -125,6 +125,40 @@ def test_an_upgrade_while_the_engine_is_stopped(
         engine.kill()
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("shop", [18], indirect=True)
+def test_a_slot_that_the_upgrade_keeps(
+    shop: Database, server: Database, target: Database, tmp_path: Path, upgrade: Callable[[], None]
+) -> None:
+    """pg_upgrade keeps a slot that has consumed all WAL. It is no proof, so the tables are compared all the same."""
+    engine = Engine(shop, tmp_path)
+    # The writes of a store in the database of the source would be WAL that the slot has not consumed.
+    place = {"host": "127.0.0.1", "port": server.server.port, "database": server.name, "tls": {"mode": "Disable"}}
+    engine.spec["store"] = {"postgres": {"connection": {**place, "credentialsSecretRef": {"name": "target"}}}}
+    write_shop(engine, target, onLost="Compare", failover="true")
+    try:
+        engine.start()
+        engine.wait_caught_up()
+        assert engine.stop() == 0
+        shop.close()
+        upgrade()
+        kept = "SELECT slot_name::text, failover FROM pg_replication_slots WHERE invalidation_reason IS NULL"
+        assert shop.query(kept) == [("levada_postgres", True)]
+        shop.execute(*CHANGES)
+        engine.start()
+        engine.wait_log("source_changed")
+        engine.wait_caught_up()
+        assert differences(shop, target, *TABLES) == []
+        assert engine.log.count("Init -> DataSync") == len(TABLES), "each table was copied once, before the upgrade"
+        shop.execute(*CHANGES)
+        engine.wait_caught_up()
+        assert differences(shop, target, *TABLES) == []
+        assert shop.query(kept) == [("levada_postgres", True)]
+        assert engine.stop() == 0
+    finally:
+        engine.kill()
+
+
 @pytest.mark.parametrize("shop", [16], indirect=True)
 def test_tables_of_files_are_not_copied_again(shop: Database, tmp_path: Path, upgrade: Callable[[], None]) -> None:
     """In Iceberg the tables keep the mark of their source, are repaired, and follow the stream of the new server."""

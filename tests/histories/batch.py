@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Sequence, Set
 from contextlib import ExitStack, suppress
@@ -21,6 +22,11 @@ from tests.histories.world import SETTLED_S, World
 _SLOWER_S: Final = 1.8
 """A copy gives way after a second, and a busy machine takes its time to notice."""
 _KNOWN_S: Final = 5.0
+_KILLS: Final = 2
+_LONGEST_S: Final = 3.0
+"""The time for which an engine that is killed often runs."""
+_FOLDED_S: Final = 1.0
+"""A pause in which the files of open transactions are folded, twice in a phase."""
 _UNSETTLED: Final = 4
 """Copies of many tables may take longer than a table that is Ready may be another one."""
 _COMMAND: Final = re.compile(r"levada (resync|retry) MANIFEST ('[^']*'|\S+?)(?=[.,;]?(?:\s|$))")
@@ -54,6 +60,7 @@ class Batch:
     """Findings that need no second look, because they were seen before."""
     made: list[History] = field(default_factory=list)
     """The histories of the batch, as soon as each is played on the twin."""
+    _rng: random.Random = field(default_factory=lambda: random.Random(0))
 
     def play(self, of: Sequence[int | History]) -> list[Finding]:
         """Return what is wrong. Raise EngineEndedError if the engine ended by itself."""
@@ -81,8 +88,7 @@ class Batch:
         space = self.world.new_space()
         with playing(self.world.twin, space) as twin:
             if isinstance(what, int):
-                form = self.world.form
-                generator = Generator(what, twin, form.partitioned, form.masks, self.tally.meetings)
+                generator = Generator(what, twin, self.world.form, self.tally.meetings)
                 history, expected, meetings = generator.run(), generator.outcomes, generator.meetings
             else:
                 history, expected, meetings = what, [], set()
@@ -108,19 +114,27 @@ class Batch:
             if way == "stopped":
                 self.world.stop()
             self._switch(parts, phase, last)
-            self._play_phase(parts, phase, kill=way == "killed")
+            self._play_phase(parts, phase, way)
             if way in ("stopped", "killed"):
+                self.world.start()
+            for _ in range(_KILLS if way == "killed often" else 0):
+                self.world.holds(lambda: False, self._rng.uniform(0, _LONGEST_S))
+                self.world.engine.kill()
                 self.world.start()
             self.world.check()
         self._switch(parts, last, last)
         self._settle(parts)
 
-    def _play_phase(self, parts: list[_Part], phase: int, *, kill: bool) -> None:
+    def _play_phase(self, parts: list[_Part], phase: int, way: str) -> None:
         queues = [(part, self._numbered(part, phase)) for part in parts]
         longest = max(len(queue) for _, queue in queues)
         for turn in range(longest):
-            if kill and turn == longest // 2:
+            if turn == longest // 2 and way.startswith("killed"):
                 self.world.engine.kill()
+                if way != "killed":
+                    self.world.start()  # with transactions in progress
+            if self.world.form.small and turn in (longest // 3, longest * 2 // 3) and self.world.engine.runs():
+                self.world.holds(lambda: False, _FOLDED_S)
             for part, queue in queues:
                 if turn < len(queue):
                     self._step(part, queue[turn])
@@ -128,10 +142,15 @@ class Batch:
                     part.player.end_phase()
 
     def _switch(self, parts: list[_Part], phase: int, last: int) -> None:
-        """Let the publication stream partitions for themselves from the second phase of all but the last one on."""
+        """Let the publication stream partitions for themselves from the second phase of all but the last one on.
+
+        Or let the tables have other partitions in the lake.
+        """
         if self.world.form.leaves:
             for part in parts:
                 part.player.oids.setdefault(0, set()).add("leaves")
+        if self.world.form.repartitioned and phase < last:
+            self.world.repartition()
         if self.world.form.switched and phase in (1, last):
             self.world.switch(root=phase == last)
             for part in parts:
@@ -219,7 +238,7 @@ class Batch:
                 break
             followed |= {(t["id"], t["error"]["solution"]) for t in tables}
             self._follow(parts, tables)
-            self.world.holds(partial(self._go_on, spaces, followed), limit_s=min(10.0, self.patience_s))
+            self.world.holds(partial(self._go_on, spaces, followed), self.patience_s)
             self._settle(parts)
         of = {id_ for id_, _ in followed}
         self._look([p for p in parts if of & self.world.tables((p.player.schema,)).keys()], of)
@@ -232,9 +251,15 @@ class Batch:
             for action, name in _COMMAND.findall(table["error"]["solution"]):
                 if not (reason := self.world.request(action, name.strip("'"))):
                     continue
-                self._refused(parts, f"levada {action} MANIFEST {name}", reason)
+                if self._still_says(table):
+                    self._refused(parts, f"levada {action} MANIFEST {name}", reason)
                 if table["id"] in existing:
                     self.world.request(action, "{}.{}".format(*existing[table["id"]][:2]))
+
+    def _still_says(self, table: dict[str, Any]) -> bool:
+        """Return True if the hint is as before. The engine may have seen meanwhile that the table has another name."""
+        now = [t for t in self.world.tables(("",)).values() if t["id"] == table["id"] and t["error"]]
+        return any(t["error"]["solution"] == table["error"]["solution"] for t in now)
 
     def _go_on(self, spaces: tuple[str, ...], followed: set[tuple[int, str]]) -> bool:
         return not followed & {(t["id"], t["error"]["solution"]) for t in self._parked(spaces)}

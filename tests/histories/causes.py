@@ -11,6 +11,7 @@ _IDENTITY: Final = frozenset({
     "drop column", "drop and add column", "drop type", "not null", "attach partition", "create partition",
     "inheritance", "add generated column", "drop expression", "detach partition", "retype column",
     "partition in the place of one", "attach partition for a while", "detach partition for a while",
+    "key of a new column",
 })  # fmt: skip
 """Statements that can change what identifies a row."""
 _PARTITION: Final = frozenset({
@@ -21,7 +22,7 @@ _PARTITION: Final = frozenset({
 })  # fmt: skip
 _VALUES: Final = frozenset({
     "retype column", "widen column", "add computed column", "add identity column", "drop expression", "domain",
-    "persistence", "type",
+    "persistence", "type", "key of a new column",
 })  # fmt: skip
 """Statements that change values of rows which are there."""
 _NAMES: Final = frozenset({
@@ -31,7 +32,7 @@ _NAMES: Final = frozenset({
 })  # fmt: skip
 _COLUMNS: Final = frozenset({
     "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns", "drop type",
-    "add computed column", "add identity column", "retype column", "widen column",
+    "add computed column", "add identity column", "retype column", "widen column", "key of a new column",
 })  # fmt: skip
 CAUSES: Final = {
     "table_rewritten": _VALUES | {"rewrite"},
@@ -48,8 +49,9 @@ CAUSES: Final = {
     "publication_changed": frozenset({"publication", "switch publication"}),
     "type_changed": frozenset({"type", "drop type", "retype column"}),
     "identity_missing": _IDENTITY | {"create table"},
-    "destination_collision": _NAMES,
+    "destination_collision": _NAMES | {"create several tables"},
     "partition_column_missing": _COLUMNS,
+    "partition_name_taken": _COLUMNS,
     "partition_type_unsupported": _VALUES,
     "partition_value_unrepresentable": frozenset({"insert", "insert many", "copy", "upsert", "update", "merge"}),
     "table_renamed": frozenset({"rename schema", "rename table", "set schema"}),
@@ -70,6 +72,12 @@ _MASKS: Final = {
     "masked_column_missing": frozenset({"drop column", "drop and add column", "rename column", "swap columns"}),
 }
 """Errors of masked columns."""
+_STORED: Final = {
+    "stored_type_refused": _VALUES | _COLUMNS,
+    # Another column may have the name of a choice, with values that do not fit it.
+    "unrepresentable_value": _VALUES | _COLUMNS,
+}
+"""Errors of columns whose types are chosen."""
 CALM: Final = frozenset({"rename schema", "switch publication"})
 """Kinds that may park a table of which no statement changes more than rows."""
 
@@ -81,6 +89,8 @@ def explained(code: str, kinds: set[str], *, calm: bool, form: Form) -> bool:
         causes |= _WITHOUT_TRIGGER.get(code, frozenset())
     if form.append and code == "publication_changed":
         causes |= _IDENTITY  # a table that loses or gets an identity moves from one publication to the other one
+    if form.stored:
+        causes |= _STORED.get(code, frozenset())
     if form.masks:
         causes |= _MASKS.get(code, frozenset())
     return bool(causes & kinds & (CALM if calm else kinds))

@@ -83,7 +83,7 @@ def statement(kind: str, weight: float) -> Callable[[Callable[[Draw], tuple[Tabl
             return [Step(kind, sql, "" if table is None else table.sql) for sql in statements]
 
         KINDS[kind] = (weight, make)
-        if function.__module__.endswith(".rows"):
+        if function.__module__.endswith("rows"):
             OF_ROWS.add(kind)
         return make
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
-from tests.histories.readers import Watched
 
 KEY: Final = "00112233445566778899aabbccddeeff" * 2
 """The key of HMAC. Its text is the key, as of any file in a Secret."""
@@ -21,8 +20,10 @@ _BLOCK: Final = 64
 """Bytes of a block of SHA-256."""
 _WORD: Final = re.compile(r"levada:mask=(hmac|null|truncate|last)(?::(\d+))?")
 _COLUMNS: Final = """
-SELECT a.attname, a.attnum, format_type(a.atttypid, a.atttypmod), coalesce(col_description(a.attrelid, a.attnum), '')
-FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+SELECT a.attname, a.attnum, format_type(a.atttypid, a.atttypmod), coalesce(col_description(a.attrelid, a.attnum), ''),
+    a.attgenerated::text
+FROM pg_attribute a WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped
+    AND (a.attgenerated = '' OR a.attgenerated = 's' AND %s)
 ORDER BY a.attnum
 """
 _LIMITS: Final = """
@@ -32,17 +33,38 @@ JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = %s AND p.pubname = 
 _numbers = itertools.count(1)
 
 
-def expected(source: psycopg.Connection[Any], table: Watched, publication: str) -> Watched:
-    """Return what to compare with the destination: the table itself, or a view that ends with the session."""
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A table at both sides. ``place`` is its name at the destination. ``key`` are the columns of its primary key.
+
+    ``schema``, ``name`` and ``compared`` are those of the relation with which it is compared.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    place: str
+    changelog: bool
+    key: tuple[str, ...]
+    compared: int
+
+
+def expected(source: psycopg.Connection[Any], table: Watched, publication: str, *, generated: bool) -> Watched:
+    """Return what to compare with the destination: the table itself, or a view that ends with the session.
+
+    With ``generated``, columns that PostgreSQL computes and stores are replicated.
+    """
     listed, condition = None, None
     if source.info.server_version >= 150000:
         listed, condition = source.execute(_LIMITS, [table.oid, publication]).fetchone() or (None, None)
+    found = source.execute(_COLUMNS, [table.oid, generated]).fetchall()
     columns = [
         (name, kind, _WORD.search(comment))
-        for name, number, kind, comment in source.execute(_COLUMNS, [table.oid])
+        for name, number, kind, comment, _ in found
         if listed is None or number in listed
     ]
-    if listed is None and condition is None and not any(mask for *_, mask in columns):
+    plain = not any(mask for *_, mask in columns) and not any(computed for *_, computed in found)
+    if listed is None and condition is None and plain:
         return table
     view = f"expected_{next(_numbers)}"
     chosen = [sql.SQL("{} AS {}").format(_masked(n, kind, mask), sql.Identifier(n)) for n, kind, mask in columns]

@@ -17,7 +17,8 @@ class Plan:
     """The engine's fate in each phase after the first one, and a restart at the end.
 
     ``settled``: it has caught up before. ``at once``: it has not. ``stopped``: it is stopped meanwhile. ``killed``: it
-    is killed in between.
+    is killed in the middle, and is away for the rest. ``killed in between``: it starts at once. ``killed often``: it is
+    killed at any moments of what it does afterwards, too.
     """
 
     phases: tuple[str, ...] = ("settled", "settled")

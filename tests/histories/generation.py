@@ -8,15 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import psycopg
-from tests.histories import columns, partitions, publications, rows, tables
+from tests.histories import columns, many_rows, partitions, publications, rows, tables
 from tests.histories.draw import KINDS, OF_ROWS, Draw, ImpossibleError
 from tests.histories.findings import Meeting
 from tests.histories.history import BEGIN_HISTORY, History, Step
 from tests.histories.model import read_model
 from tests.histories.player import SESSIONS, Outcome, Player
 from tests.histories.returns import published_again, way_back
+from tests.histories.stored import CREATE, TABLE
+from tests.histories.world import Form
 
-MODULES: Final = (rows, columns, tables, partitions, publications)
+MODULES: Final = (rows, many_rows, columns, tables, partitions, publications)
 """The modules that register kinds of statements."""
 _ALL: Final = {kind: weight for kind, (weight, _) in KINDS.items()}
 _CREATING: Final = ("create table", "create partitioned table")
@@ -27,7 +29,23 @@ _UNMET: Final = 3
 """The factor by which kinds are drawn more often that have not met each other yet."""
 _OF_PARTITIONS: Final = 0.3
 """The share of histories that change the partitions of a table for certain, besides those that do by chance."""
+_OVER_FILES: Final = {
+    kind: KINDS[kind][0]
+    for kind in (
+        "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns",
+        "widen column", "retype column", "default", "not null", "replace key", "key of a new column",
+    )
+}  # fmt: skip
+"""Kinds after which files at the destination are read or written, with their weights."""
+_EVERYWHERE: Final = 0.04
+"""The share of steps that change all tables of a history."""
 _EMPTYING: Final = ("delete all", "truncate")
+_MUCH: Final = ("insert much", "insert much", "update much", "move many keys", "delete much")
+_LARGE: Final = (
+    "CREATE TABLE {s}.large (k1 int PRIMARY KEY, k2 int, c1 text, c2 int[], big text NOT NULL DEFAULT '')",
+    "ALTER TABLE {s}.large ALTER COLUMN c1 SET STORAGE EXTERNAL",
+)
+"""A table that takes every statement of many rows. Its long texts are not compressed."""
 _ENDS: Final[tuple[list[str | None], ...]] = (
     [],
     [],
@@ -110,10 +128,7 @@ class Generator:
 
     seed: int
     player: Player
-    partitioned: bool = False
-    """True if the history has the table that `tests.histories.world` partitions in the lake."""
-    masks: bool = False
-    """True if the history has a table with masked columns."""
+    form: Form = field(default_factory=Form)
     met: Set[Meeting] = frozenset()
     """Those of earlier histories."""
     steps: list[Step] = field(default_factory=list)
@@ -122,7 +137,7 @@ class Generator:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.sessions = [_Session() for _ in range(SESSIONS)]
-        self.several = self.rng.random() < 0.2
+        self.several = self.rng.random() < (0.7 if self.form.small else 0.2)
         self.phase = 0
         self.draw = Draw(self.rng, read_model(self.player.connection(0), self.player.schema))
         self.weights = swarm(self.rng, self.met)
@@ -130,6 +145,10 @@ class Generator:
         """The share of steps that are a transaction of several statements."""
         self.excursions = self.rng.choice((0, 0.4, 0.7))
         """The share of steps that are a change and a return."""
+        self.larges = self.rng.choice((0.2, 0.5) if self.form.small else (0, 0, 0.2))
+        """The share of steps that are a large transaction."""
+        self.hollows = self.rng.choice((0, 0.2, 0.6))
+        """The share of steps that change a table whose rows are deleted."""
         self.careful = False
         """True while a statement that fails is no part of the history, so that those around it are."""
         self.transactions = [0] * SESSIONS
@@ -140,9 +159,13 @@ class Generator:
         """Make a history of two to four phases, the first of which creates tables with some rows."""
         for sql in _TYPES:
             self._play([Step(BEGIN_HISTORY, sql)])
-        if self.partitioned:
+        if self.form.partitioned:
             self._play([Step("create table", _PARTED)])
-        if self.masks:
+        if self.form.small:
+            self._play([Step("create table", sql) for sql in _LARGE])
+        if self.form.stored:
+            self._play([Step("create table", CREATE)])
+        if self.form.masks:
             for sql in (_MASKED, *_comments(self.rng)):
                 self._play([Step("create table" if sql is _MASKED else "mask", sql, '{s}."masked"')])
         partitions = sum("partition" in kind for kind in self.weights)
@@ -150,12 +173,15 @@ class Generator:
             self._statement(self.rng.choices(_CREATING, (0.5, partitions or 0.2))[0])
         for _ in range(self.rng.randint(2, 4)):
             self._statement(self.rng.choice(_ROWS))
-        if self.partitioned:
+        if self.form.partitioned:
             self._touch("parted", 0)
-        if self.masks:
+        if self.form.masks:
             self._touch("masked", 0)
+        if self.form.stored:
+            for _ in range(4):
+                self._touch(TABLE, 0)
         self._end_phase()
-        if self.masks and self.rng.random() < _REMASKED:
+        if self.form.masks and self.rng.random() < _REMASKED:
             self._play([Step("mask", sql, '{s}."masked"') for sql in _comments(self.rng)])
         for _ in range(self.rng.choice((1, 2, 2, 3))):
             for _ in range(self.rng.randint(3, 10)):
@@ -166,9 +192,16 @@ class Generator:
     def _next(self) -> None:
         number = self.rng.randrange(SESSIONS) if self.several and self.rng.random() < 0.4 else 0
         session, chance = self.sessions[number], self.rng.random()
-        if not session.open and not session.failed and self.rng.random() < self.bursts + self.excursions:
-            of_both = self.rng.random() * (self.bursts + self.excursions)
-            (self._burst if of_both < self.bursts else self._excursion)(number)
+        ways = {
+            self._burst: self.bursts,
+            self._excursion: self.excursions,
+            self._large: self.larges,
+            self._everywhere: _EVERYWHERE,
+            self._hollow: self.hollows,
+        }
+        if not session.open and not session.failed and self.rng.random() < sum(ways.values()):
+            [way] = self.rng.choices(list(ways), list(ways.values()))
+            way(number)
             return
         if session.failed:
             self._control("ROLLBACK TO SAVEPOINT s" if session.savepoints and chance < 0.7 else "ROLLBACK", number)
@@ -237,6 +270,63 @@ class Generator:
         self.careful = False
         if together:
             self._control("COMMIT", number)
+
+    def _everywhere(self, number: int) -> None:
+        """Play statements of one kind on each table, most often in one transaction."""
+        self._refresh(number)
+        kind, self.careful = self._of_more(self.rng.choice((self.weights, _ALL))), True
+        together = self.rng.random() < 0.7
+        if together:
+            self._control("BEGIN", number)
+        for table in self.draw.model.tables:
+            if table.name not in self.draw.calm and (self.sessions[number].open or not together):
+                self.draw.focus = table.name
+                self._statement(kind, number)
+        self.draw.focus, self.careful = "", False
+        if together and self.sessions[number].open:
+            self._control("COMMIT", number)
+
+    def _hollow(self, number: int) -> None:
+        """Delete the rows of a table, all or many, change what its files have, and insert rows again.
+
+        Each is a transaction of its own, so that files are there in which no row is left.
+        """
+        self._refresh(number)
+        tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
+        self.draw.focus, self.careful = (self.rng.choice(tables) if tables else ""), True
+        for kind in self.rng.choice(
+            (["delete all"], ["delete all"], ["update", "delete all"], ["delete"], ["truncate"])
+        ):
+            self._statement(kind, number)
+        for _ in range(self.rng.choice((1, 1, 2))):
+            self._statement(None, number, _OVER_FILES)
+        for kind in self.rng.choice(([], ["insert"], ["upsert", "update"])):
+            self._statement(kind, number)
+        self.draw.focus, self.careful = "", False
+
+    def _large(self, number: int) -> None:
+        """Play a transaction of many rows, with savepoints and DDL in it, and sometimes leave it open."""
+        self._refresh(number)
+        tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
+        fit = [n for n in tables if n == "large"] or tables
+        self._control("BEGIN", number)
+        for _ in range(self.rng.randint(1, 3)):
+            within = self.rng.random() < 0.5
+            if within:
+                self._control("SAVEPOINT s", number)
+            self.draw.focus, self.careful = self.rng.choice(fit if fit and self.rng.random() < 0.8 else [""]), True
+            for _ in range(self.rng.choice((1, 1, 2, 3))):
+                if self.sessions[number].open:
+                    more = self.weights if self.rng.random() < 0.25 else None
+                    self._statement(None if more else self.rng.choice(_MUCH), number, more)
+            self.draw.focus, self.careful = "", False
+            if not self.sessions[number].open:
+                return  # another session's lock has ended it
+            if within and self.rng.random() < 0.8:
+                self._control(self.rng.choice(("ROLLBACK TO SAVEPOINT s", "RELEASE SAVEPOINT s")), number)
+        # One that is left open ends later, or with the phase.
+        if self.rng.random() < 0.4:
+            self._control(self.rng.choice(("COMMIT", "COMMIT", "COMMIT", "ROLLBACK")), number)
 
     def _end_or_savepoint(self, session: _Session) -> str:
         ends = ["COMMIT", "COMMIT", "COMMIT", "ROLLBACK", "SAVEPOINT s", "SAVEPOINT s"]

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Final, Self
 import psycopg
 import pyarrow as pa
 from pydantic import BaseModel
-from tests.histories.readers import Watched, compare
+from tests.histories.expected import Watched
+from tests.histories.readers import compare
 
 from levada.destinations import DestinationContext
 from levada.testing.memory import MemoryDestination, MemoryTable, MemoryTables

@@ -16,21 +16,26 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psycopg
 from tests.histories.causes import explained
-from tests.histories.expected import expected
+from tests.histories.expected import Watched, expected
 from tests.histories.player import Player
 from tests.histories.world import World
 
 _DECISIONS: Final = (
     "add a primary key without", "give the table a primary key", "in the table's TableSync", "in a TableSync of",
+    "correct columns.types",
 )  # fmt: skip
 """Parts of hints that ask for something of a person's choice."""
-_UNFILLED: Final = frozenset({"add computed column", "add identity column", "column default"})
+_UNFILLED: Final = frozenset({
+    "add computed column", "add identity column", "column default", "key of a new column",
+})  # fmt: skip
 """Statements that give existing rows values which no change shows. A changelog has NULL for them."""
-_KEYS: Final = frozenset({"replace key", "add key", "drop key"})
+_KEYS: Final = frozenset({"replace key", "add key", "drop key", "key of a new column"})
 """Statements that give a table another key."""
 _CHANGING: Final = frozenset({
     "update", "upsert", "move key", "swap keys", "delete", "delete all", "merge", "replace key", "drop key",
+    "update much", "move many keys", "delete much", "key of a new column",
     "replica identity", "identity of partitions", "attach partition for a while", "detach partition for a while",
 })  # fmt: skip
 """Statements that update or delete rows, or do so before the table has no identity any more."""
@@ -91,9 +96,12 @@ class Look:
             return ""  # it goes on without the values of older rows, as the guide on schema changes says
         with self.world.db.connect() as source:
             try:
-                return self.world.reader.differences(source, expected(source, watched, self.player.publication))
+                return self.world.reader.differences(source, self._expected(source, watched))
             except Exception as error:  # whatever a reader raises, a Ready table has to be readable
                 return f"cannot be read: {type(error).__name__}: {str(error)[:300]}"
+
+    def _expected(self, source: psycopg.Connection[Any], watched: Watched) -> Watched:
+        return expected(source, watched, self.player.publication, generated=self.world.form.generated)
 
     def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
         error, kinds = table["error"], self.player.kinds(table["id"])

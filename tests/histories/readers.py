@@ -14,9 +14,12 @@ import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import EqualTo, Reference
+from pyiceberg.expressions.literals import literal
 from pyiceberg.table import StaticTable
 from tests.histories.changelog import folded
+from tests.histories.expected import Watched
+from tests.histories.stored import plain
 from tests.rigs.database import Database
 from tests.rigs.equality import only, open_lake_table, table_differences, without_rows_of_other_keys
 from tests.servers.ducklake import DuckLake
@@ -33,26 +36,12 @@ _META: Final = {
 _MARK: Final = "_levada_deleted_at"
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A table at both sides. ``place`` is its name at the destination. ``key`` are the columns of its primary key.
-
-    ``schema``, ``name`` and ``compared`` are those of the relation with which it is compared.
-    """
-
-    oid: int
-    schema: str
-    name: str
-    place: str
-    changelog: bool
-    key: tuple[str, ...]
-    compared: int
-
-
 class Reader(Protocol):
     """Reads what a destination has."""
 
-    section: dict[str, Any]
+    @property
+    def section(self) -> dict[str, Any]:
+        """The destination in the manifest."""
 
     def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
         """Return what differs from the source, empty if nothing does."""
@@ -115,7 +104,8 @@ class IcebergReader:
     def differences(self, source: psycopg.Connection[Any], table: Watched) -> str:
         schema, _, name = table.place.partition(".")
         found = open_lake_table(self.folder / "warehouse" / schema / name)
-        different = compare(source, found.scan().to_arrow(), table, table.key if self.keep else ())
+        key = table.key if self.keep else ()
+        different = compare(source, found.scan().to_arrow(), table, key, nulls=False)
         different = different or _taken_for_one(source, table)
         return different or _hidden(found)
 
@@ -160,8 +150,10 @@ class PostgresReader:
         """There is nothing to end."""
 
 
-def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched, key: Sequence[str] = ()) -> str:
-    """Compare what a reader of a lake has read with the source.
+def compare(
+    source: psycopg.Connection[Any], found: pa.Table, table: Watched, key: Sequence[str] = (), *, nulls: bool = True
+) -> str:
+    """Compare what a reader of a lake has read with the source. Without ``nulls``, it takes those for empty lists.
 
     Rows that are marked as deleted are left out, and with a ``key`` those whose keys the source has no more.
     """
@@ -169,6 +161,7 @@ def compare(source: psycopg.Connection[Any], found: pa.Table, table: Watched, ke
         found = folded(found, table.key)
     elif _MARK in found.column_names:
         found = found.filter(pc.is_null(found[_MARK])).drop_columns(_MARK)
+    found, table = plain(source, found, table, nulls=nulls)
     texts = [f.with_type(pa.string()) if pa.types.is_time(f.type) else f for f in found.schema]
     found = found.cast(pa.schema(texts))
     if key:
@@ -181,14 +174,14 @@ def _hidden(table: StaticTable) -> str:
     rows = table.scan().to_arrow()
     for name in {table.schema().find_column_name(f.source_id) or "" for f in table.spec().fields}:
         for value in pc.unique(rows[name].drop_null()):
-            found = table.scan(EqualTo(name, _literal(value))).to_arrow().num_rows
+            found = table.scan(EqualTo(term=Reference(name), value=literal(_plain(value)))).to_arrow().num_rows
             there = pc.sum(pc.equal(rows[name], value)).as_py()
             if found != there:
                 return f"the filter {name} = {value} hides rows: it finds {found} of {there}"
     return ""
 
 
-def _literal(value: pa.Scalar) -> Any:
+def _plain(value: pa.Scalar) -> Any:
     """Return a value as PyIceberg takes it in filters, which reads dates and moments from texts."""
     plain = value.as_py()
     return plain.isoformat() if pa.types.is_temporal(value.type) else plain

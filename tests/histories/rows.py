@@ -12,12 +12,13 @@ def _identifying(table: Table) -> tuple[str, ...]:
     return table.key or tuple(c.name for c in table.columns if c.name.startswith(("id", "k")))[:2]
 
 
-def _value(draw: Draw, table: Table, column: Column) -> str:
+def drawn(draw: Draw, table: Table, column: Column) -> str:
+    """Return a value of a column."""
     return value(draw.rng, column.type, key=column.name in _identifying(table))
 
 
 def _row(draw: Draw, table: Table, columns: list[Column]) -> str:
-    return ", ".join(_value(draw, table, c) for c in columns)
+    return ", ".join(drawn(draw, table, c) for c in columns)
 
 
 def _condition(draw: Draw, table: Table) -> str:
@@ -33,7 +34,7 @@ def _condition(draw: Draw, table: Table) -> str:
     return " AND ".join(f"{quoted(n)} = {value(draw.rng, table.column(n).type, key=True)}" for n in chosen)
 
 
-def _writable(draw: Draw, table: Table) -> list[Column]:
+def writable(draw: Draw, table: Table) -> list[Column]:
     """Return the columns of an INSERT. Some are left out, which have their default."""
     found = [c for c in table.columns if c.writable]
     chosen = [c for c in found if c.name in table.key or not c.has_default or draw.odds(0.6)]
@@ -46,49 +47,11 @@ def _writable(draw: Draw, table: Table) -> list[Column]:
 def insert(draw: Draw) -> Made:
     """Insert one to three rows."""
     table = draw.table(calm=True)
-    columns = _writable(draw, table)
+    columns = writable(draw, table)
     rows = ", ".join(f"({_row(draw, table, columns)})" for _ in range(draw.one((1, 1, 2, 3))))
     names = ", ".join(quoted(c.name) for c in columns)
     way = draw.one(("", "", " ON CONFLICT DO NOTHING"))
     return table, [f"INSERT INTO {table.sql} ({names}) VALUES {rows}{way}"]
-
-
-@statement("insert many", 3)
-def insert_many(draw: Draw) -> Made:
-    """Insert numbered rows."""
-    table = draw.table(lambda t: bool(t.key), calm=True)
-    first = draw.one((100, 200, 300))
-    columns = _writable(draw, table)
-    texts = ("text", "character varying(20)")
-    numbers = ("integer", "smallint", "bigint", "numeric", "double precision")
-    expressions = [
-        "'n' || i" if c.type in texts and c.name in table.key
-        else "i" if c.type in numbers and c.name in table.key
-        else _value(draw, table, c)
-        for c in columns
-    ]  # fmt: skip
-    names = ", ".join(quoted(c.name) for c in columns)
-    return table, [
-        f"INSERT INTO {table.sql} ({names}) SELECT {', '.join(expressions)}"
-        f" FROM generate_series({first}, {first + 19}) i ON CONFLICT DO NOTHING"
-    ]
-
-
-@statement("insert much", 1.5)
-def insert_much(draw: Draw) -> Made:
-    """Insert rows of more bytes than PostgreSQL decodes in memory, so that it sends them before they are committed."""
-    table = draw.table(lambda t: bool(t.key), calm=True)
-    text = draw.column(table, lambda c: c.type == "text" and c.writable)
-    numbers = ("integer", "bigint", "numeric")
-    counted = draw.one([n for n in table.key if table.column(n).type in numbers and table.column(n).writable])
-    columns = [c for c in table.columns if c.writable and (c.name in table.key or c is text or not c.nullable)]
-    long = "(SELECT string_agg(md5((i * j)::text), '') FROM generate_series(1, 40) j)"
-    values = [long if c is text else "i" if c.name == counted else _value(draw, table, c) for c in columns]
-    names, first = ", ".join(quoted(c.name) for c in columns), draw.one((1000, 1100, 2000))
-    return table, [
-        f"INSERT INTO {table.sql} ({names}) SELECT {', '.join(values)} FROM generate_series({first}, {first + 119}) i"
-        " ON CONFLICT DO NOTHING"
-    ]
 
 
 _NUMBERS = ("integer", "smallint", "bigint")
@@ -106,7 +69,7 @@ def _copied(draw: Draw, table: Table, column: Column) -> str:
     """Return a value for COPY. One bad row leaves all others out, so that most keys are new."""
     if column.name in _identifying(table) and column.type in _NUMBERS and draw.odds(0.8):
         return str(draw.rng.randrange(1000, 30000))
-    text = _value(draw, table, column)
+    text = drawn(draw, table, column)
     return r"\N" if text == "NULL" else text
 
 
@@ -138,7 +101,7 @@ def update(draw: Draw) -> Made:
     """Change one or two columns of some rows, or of all."""
     table = draw.table(calm=True)
     changed = draw.some([c for c in table.others if c.writable])[:2]
-    sets = ", ".join(f"{quoted(c.name)} = {_value(draw, table, c)}" for c in changed)
+    sets = ", ".join(f"{quoted(c.name)} = {drawn(draw, table, c)}" for c in changed)
     where = f" WHERE {_condition(draw, table)}" if draw.odds(0.8) else ""
     return table, [f"UPDATE {table.sql} SET {sets}{where}"]
 
@@ -203,6 +166,6 @@ def merge(draw: Draw) -> Made:
     given = f"{value(draw.rng, key.type, key=True)}::{key.type}"
     return table, [
         f"MERGE INTO {table.sql} t USING (SELECT {given} AS k) s ON t.{quoted(key.name)} = s.k"
-        f" WHEN MATCHED THEN UPDATE SET {quoted(other.name)} = {_value(draw, table, other)}"
+        f" WHEN MATCHED THEN UPDATE SET {quoted(other.name)} = {drawn(draw, table, other)}"
         f" WHEN NOT MATCHED THEN INSERT ({quoted(key.name)}) VALUES (s.k)"
     ]

@@ -73,10 +73,22 @@ WIDER: Final = {
 """Types that hold all values of another one."""
 
 
+STORED: Final = {
+    "numeric(30,9)": ("0", "1.5", "-999999999999999999999.999999999", "0.000000001"),
+    "bigint[]": ("'{}'", "'{{1,2},{3,NULL}}'", "'{{9223372036854775807}}'", "'{{NULL},{-1}}'"),
+    "daterange": ("'[2024-01-01,2024-02-29)'", "'empty'", "'(,1999-12-31]'", "'(,)'"),
+    "numrange": ("'[0.10,1.5]'", "'(,1e30)'", "'empty'", "'(-1,)'"),
+    "int4multirange": ("'{}'", "'{[1,3),[7,9)}'", "'{(,0)}'"),
+    "tstzmultirange": ("'{}'", "'{[2024-01-01 00:00+00,2024-01-02 12:30:00.5+00)}'"),
+    "hstore": ("''", """'"a"=>"1", "b"=>NULL'""", """'"é"=>"x"'"""),
+}
+"""Values of columns of which a TableSync chooses how they are stored. Each fits the choice."""
+
+
 def value(rng: random.Random, kind: str, *, key: bool = False) -> str:
     """Return a value of a type for SQL. A type that is not known has DEFAULT only."""
     if key:
         return rng.choice(KEYS.get(kind) or VALUES.get(kind, ("DEFAULT",)))
     if rng.random() < 0.15:
         return "NULL"
-    return rng.choice(VALUES.get(kind, ("NULL",)))
+    return rng.choice(VALUES.get(kind) or STORED.get(kind, ("NULL",)))

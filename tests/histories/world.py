@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
-from tests.histories.expected import KEY
+from tests.histories import stored
+from tests.histories.expected import KEY, Watched
 from tests.histories.memory import MemoryReader
-from tests.histories.readers import DuckLakeReader, IcebergReader, PostgresReader, Reader, Watched
+from tests.histories.readers import DuckLakeReader, IcebergReader, PostgresReader, Reader
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine, lsn
+from tests.rigs.extension_types import add_hstore
 from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import NeedsOperator
@@ -43,6 +45,10 @@ _WORDS: Final = (
     "ignore",
     "append",
     "masks",
+    "small",
+    "generated",
+    "stored",
+    "repartitioned",
 )
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
@@ -89,6 +95,14 @@ class Form:
     """True if each history has a table with masked columns."""
     v3: bool = False
     """True if Iceberg tables have format version 3."""
+    small: bool = False
+    """True if files and batches are small, and histories have large transactions."""
+    generated: bool = False
+    """True if generated columns that are stored are replicated, from PostgreSQL 18 on."""
+    stored: bool = False
+    """True if each history has a table with columns in types that a TableSync chooses."""
+    repartitioned: bool = False
+    """True if each phase partitions the Iceberg tables in another way."""
 
     def __str__(self) -> str:
         words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
@@ -111,7 +125,8 @@ class Form:
         destination, server, *words = text.split("-")
         if rest := set(words) - {"notrigger", *_WORDS}:
             raise ValueError(f"unknown words in {text}: {', '.join(rest)}")
-        return cls(int(server), destination, "notrigger" not in words, **{name: name in words for name in _WORDS})
+        flags: dict[str, Any] = {name: name in words for name in _WORDS}
+        return cls(int(server), destination, "notrigger" not in words, **flags)
 
 
 @dataclass
@@ -123,6 +138,8 @@ class World:
     twin: Database
     reader: Reader
     _spaces: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _turn: int = 0
+    """The number of times that tables were partitioned in another way."""
 
     @property
     def db(self) -> Database:
@@ -134,13 +151,25 @@ class World:
 
     def transform(self, space: str) -> str:
         """Return how a history's table is partitioned in the lake, empty if it has none."""
-        return _transform(self.form, int(space[1:].split("_")[0])) if self.form.partitioned else ""
+        return _transform(self.form, int(space[1:].split("_")[0]), self._turn) if self.form.partitioned else ""
+
+    def repartition(self) -> None:
+        """Let the manifest partition each table in the next way."""
+        self._turn += 1
+        self.write_manifest()
+
+    def write_manifest(self) -> None:
+        """Write the manifest with its TableSyncs, which the engine reads while it runs."""
+        numbers = range(1, _SPACES)
+        partitioned = [_partitioned(self.form, n, self._turn) for n in numbers if self.form.partitioned]
+        self.engine.write_manifest(*partitioned, *(_stored(n) for n in numbers if self.form.stored))
 
     def start(self) -> None:
         """Start the engine, and wait until it answers."""
         paths = os.pathsep.join((str(self.engine.folder), str(_ROOT)))
-        self.engine.start(*_POLLS, PYTHONPATH=paths)
-        self._until(self._runs, LIMIT_S)
+        self.engine.start(*_POLLS, *(["small"] if self.form.small else []), PYTHONPATH=paths)
+        if not self._until(self._runs, LIMIT_S):
+            raise EngineEndedError(f"no start within {LIMIT_S:.0f} s\n{self.engine.log[-4000:]}")
 
     def _runs(self) -> bool:
         """Return True once the table that every world has is Ready."""
@@ -163,7 +192,8 @@ class World:
     def check(self) -> None:
         """Raise EngineEndedError if the engine has ended."""
         if not self.engine.runs():
-            raise EngineEndedError(self.engine.log[-4000:])
+            code = self.engine.process.returncode if self.engine.process else None
+            raise EngineEndedError(f"exit code {code}\n{self.engine.log[-4000:]}")
 
     def settle(self, spaces: tuple[str, ...], limit_s: float = SETTLED_S) -> None:
         """Wait until each table is parked, or Ready with all that is committed now, but not longer than the limit."""
@@ -202,7 +232,7 @@ class World:
         query = _REPLICABLE.replace(_ROOTS, _LEAVES) if self.form.leaves else _REPLICABLE
         return {
             oid: name
-            for oid, space, name in self.db.query(query, self.form.server)  # type: ignore[arg-type]  # two constants
+            for oid, space, name in self.db.query(query, self.form.server)
             if space.endswith("_h") and any(s in space for s in spaces)
         }
 
@@ -233,7 +263,7 @@ class World:
     def switch(self, *, root: bool) -> None:
         """Let the publication stream partitions as their root, or for themselves."""
         name = f"levada_{self.db.name}"
-        self.db.execute(f"ALTER PUBLICATION {name} SET (publish_via_partition_root = {root})")  # type: ignore[arg-type]  # the name is the rig's
+        self.db.execute(f"ALTER PUBLICATION {name} SET (publish_via_partition_root = {root})")
 
     def forget(self, space: str) -> None:
         """Drop the schemas of a history, at the source and at the twin."""
@@ -288,6 +318,10 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
         for name in names:
             admin.execute(f"CREATE DATABASE {name}".encode())
     source, twin, lake = (Database(on, name) for name in names)
+    if form.stored:
+        for db in (source, twin):
+            with db.connect() as connection:
+                add_hstore(connection)
     # A start without any table is refused.
     source.execute("CREATE SCHEMA first_h", "CREATE TABLE first_h.first (id int PRIMARY KEY)")
     readers: dict[str, Callable[[], Reader]] = {
@@ -304,6 +338,7 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
             **({"onPartitionGone": "Keep"} if form.keep else {}),
             **({"deletes": "Mark" if form.mark else "Ignore"} if form.mark or form.ignore else {}),
             **({"keyless": "Append"} if form.append else {}),
+            **({"generatedColumns": "Replicate"} if form.generated else {}),
             **({"maskKeySecretRef": {"name": "masks", "key": "hmac"}} if form.masks else {}),
         },
         "destination": made.reader.section,
@@ -335,31 +370,38 @@ def _write_source(made: World) -> None:
     if made.form.by_hand:
         name = source["publication"]["name"]
         root = "" if made.form.leaves else " WITH (publish_via_partition_root)"
-        made.db.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES{root}")  # type: ignore[arg-type]  # the name is the rig's
+        made.db.execute(f"CREATE PUBLICATION {name} FOR ALL TABLES{root}")
         source["publication"] = {"name": name, "management": "External"}
     made.engine.spec["source"] = source
-    made.engine.write_manifest(*(_partitioned(made.form, n) for n in range(1, _SPACES) if made.form.partitioned))
+    made.write_manifest()
 
 
 def _on_unstreamable(form: Form) -> str:
     return "Resync" if form.resync else "Hold"
 
 
-def _transform(form: Form, number: int) -> str:
-    return form.transform or _PARTITIONS[number % len(_PARTITIONS)]
+def _transform(form: Form, number: int, turn: int) -> str:
+    first = _PARTITIONS.index(form.transform) if form.transform else number
+    return _PARTITIONS[(first + turn) % len(_PARTITIONS)]
 
 
-def _partitioned(form: Form, number: int) -> dict[str, Any]:
+def _partitioned(form: Form, number: int, turn: int) -> dict[str, Any]:
     """Return the TableSync of a history's partitioned table."""
+    return _table_sync(number, "parted", {"iceberg": {"partitionBy": [_transform(form, number, turn)]}})
+
+
+def _stored(number: int) -> dict[str, Any]:
+    """Return the TableSync of a history's table with types of its own."""
+    return _table_sync(number, stored.TABLE, {"columns": {"types": stored.CHOICES}})
+
+
+def _table_sync(number: int, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    table = {"schema": f"n{number}_h", "name": name}
     return {
         "apiVersion": "levada.dev/v1alpha1",
         "kind": "TableSync",
-        "metadata": {"name": f"parted-{number}"},
-        "spec": {
-            "pipelineRef": {"name": "shop"},
-            "table": {"schema": f"n{number}_h", "name": "parted"},
-            "iceberg": {"partitionBy": [_transform(form, number)]},
-        },
+        "metadata": {"name": f"{name}-{number}"},
+        "spec": {"pipelineRef": {"name": "shop"}, "table": table, **settings},
     }
 
 

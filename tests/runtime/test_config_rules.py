@@ -24,6 +24,7 @@ from levada.runtime.config import (
     SlotConfig,
     StagingConfig,
     TableConfig,
+    VerifyConfig,
 )
 from levada.runtime.config_rules import NUMBERS, TABLE_NUMBERS, TABLE_TEXT, TEXTS, Number, problems
 from levada.runtime.pipeline import Pipeline
@@ -144,6 +145,7 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "keyless": "Append",
         "metadata": ("Lsn",),
         "on_partition_gone": "Keep",
+        "verify": VerifyConfig(every_s=-1.0, sample=2.0),
     }
     table_config = TableConfig(retry_nonce=-1, destination_table="a/b", **texts)
     found = broken(
@@ -163,7 +165,8 @@ def test_names_and_tables_have_the_forms_of_the_manifest() -> None:
         "tables[public.orders].on_unstreamable", "tables[public.orders].deletes",
         "tables[public.orders].copy_mode", "tables[public.orders].copy_where",
         "tables[public.orders].keyless", "tables[public.orders].metadata",
-        "tables[public.orders].on_partition_gone",
+        "tables[public.orders].on_partition_gone", "tables[public.orders].verify.every_s",
+        "tables[public.orders].verify.sample",
     }  # fmt: skip
     assert found["name"] == "must consist of a-z, 0-9 and -, and begin and end with a letter or digit"
     assert found["publication.name"] == "must not be empty"

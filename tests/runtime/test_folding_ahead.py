@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.rigs.database import Database
 from tests.rigs.open_transactions import Client, send_immediately
-from tests.rigs.pipeline import Only, Rig, table
+from tests.rigs.pipeline import Only, Rig, table, wait_for
 from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
@@ -20,6 +21,7 @@ from levada.destinations import DestinationContext
 from levada.destinations.ducklake import DuckLakeDestination
 from levada.runtime.limits import Limits
 from levada.segments.limits import FileLimits
+from levada.values import TableId
 
 TABLES = ("a", "b")
 
@@ -80,7 +82,7 @@ ROWS = "INSERT INTO a SELECT i, repeat(md5(i::text), 20) FROM generate_series(%s
 
 
 def test_it_is_folded_before_the_commit_and_visible_at_it(lake: Lake, db: Database) -> None:
-    """Its data files are there while it is open. One that is rolled back leaves none."""
+    """Its data files are there while it is open. What is rolled back leaves none, and the rest counts as it is."""
     lake.start(*TABLES)
     before = lake.files()
     with db.connect() as c:
@@ -94,12 +96,44 @@ def test_it_is_folded_before_the_commit_and_visible_at_it(lake: Lake, db: Databa
         c.execute("UPDATE a SET v = 'last' WHERE id % 7 = 0")
         c.execute("INSERT INTO b VALUES (1, 'small')")
         until(lambda: lake.files() > before)
+        c.execute("SAVEPOINT s")
+        c.execute("DELETE FROM a")
+        c.execute(ROWS, (1, 4000))
+        until(lambda: lake.files() > before + 12)
+        c.execute("ROLLBACK TO SAVEPOINT s")
+        until(lambda: lake.files() < before + 12)
         db.execute("INSERT INTO b VALUES (2, 'between')")
         assert lake.used("a") == 0
         lake.assert_equal("a", "b")
         c.execute("COMMIT")
     assert lake.used("a") > 0
     lake.assert_equal("a", "b")
+
+
+def test_a_slow_removal_stops_nothing(lake: Lake, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the data files of a transaction that was rolled back are removed, other changes become visible."""
+    destination = lake.start(*TABLES)
+    forget, called, go = destination.forget_ahead, threading.Event(), threading.Event()
+    before = lake.files("a")
+
+    def slowly(table: TableId, paths: Sequence[str]) -> None:
+        called.set()
+        wait_for(go)
+        forget(table, paths)
+
+    monkeypatch.setattr(destination, "forget_ahead", slowly)
+    with db.connect() as c:
+        c.execute("BEGIN")
+        c.execute(ROWS, (1, 900))
+        until(lambda: lake.files("a") > before)
+        c.execute("ROLLBACK")
+    wait_for(called)
+    db.execute("INSERT INTO b VALUES (1, 'meanwhile')")
+    lake.rig.wait_caught_up()
+    lake.assert_equal(*TABLES)
+    assert lake.files("a") > before
+    go.set()
+    until(lambda: lake.files("a") == before)
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.nightly) for s in range(2, 22))])

@@ -74,6 +74,15 @@ def test_each_row_is_compared_once_in_the_period_within_the_load() -> None:
     assert samples.seconds(21 * DAY) - oldest < timedelta(days=8)
 
 
+def test_a_table_may_be_compared_otherwise_than_all() -> None:
+    """It alone is compared, or all others are."""
+    no, yes = VerifyConfig(), VerifyConfig(continuous=WEEK)
+    found = running(samples.table("a"), samples.table("b"))
+    assert chosen(found, config(a=TableConfig(verify=no)), DAY) == "b"
+    assert chosen(found, config(ContinuousConfig(), b=TableConfig(verify=yes)), DAY) == "b"
+    assert chosen(found, config(a=TableConfig(verify=no), b=TableConfig(verify=no)), DAY) is None
+
+
 @pytest.mark.parametrize(
     "table",
     [

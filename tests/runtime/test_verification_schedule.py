@@ -82,6 +82,29 @@ def test_each_table_is_verified_once_in_a_period_spread_over_it() -> None:
     assert len(begun) in (11, 12)
 
 
+def test_a_table_has_a_period_of_its_own() -> None:
+    """In a day, one of 8 hours is compared three times and one of a day once. One of 0 is never compared."""
+    settings = replace(
+        config(),
+        tables={
+            samples.table("a").table: TableConfig(verify=VerifyConfig(8 * HOUR)),
+            samples.table("c").table: TableConfig(verify=VerifyConfig(0.0)),
+        },
+    )
+    tables, begun = [table(name) for name in "abc"], []
+    for minute in range(0, 4 * 24 * 60, 10):
+        now = minute * 60.0
+        name = chosen(progress(*tables), settings, now)
+        if name is not None:
+            begun.append(name)
+            tables["abc".index(name)] = table(name, now + 60, verify_tried=at(now))
+    assert begun.count("a") in (11, 12)
+    assert begun.count("b") in (3, 4)
+    assert "c" not in begun
+    alone = replace(settings, verify=VerifyConfig())
+    assert chosen(progress(*(table(name) for name in "bca")), alone, DAY * 9) == "a"
+
+
 def test_a_restart_neither_begins_the_period_again_nor_verifies_all() -> None:
     """The times in the store decide, not the start of the process."""
     tables = [table("a", 60, verify_tried=at(0)), table("b", 6 * HOUR, verify_tried=at(6 * HOUR - 60))]

@@ -294,8 +294,46 @@ def test_a_cast_by_text_is_safe_for_enums(old: int, new: int, typmod: int, found
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "safe"),
+    [
+        ((1114, -1), (1184, -1), True),
+        ((1184, -1), (1114, -1), True),
+        ((1114, 3), (1184, 6), True),
+        ((1114, 3), (1184, -1), True),
+        ((1114, 3), (1184, 2), False),
+        ((1114, -1), (1184, 6), False),
+        ((1114, -1), (1114, -1), False),
+        ((1082, -1), (1184, -1), False),
+    ],
+)
+def test_moments_in_utc_keep_their_microseconds(old: tuple[int, int], new: tuple[int, int], safe: bool) -> None:
+    """By the expression, or without a new file, and only if the destination stores them as times."""
+    before = replace(BEFORE, columns={**BEFORE.columns, 2: ColumnStorage(*old, 10, False)})
+    column, leaf = ColumnStorage(*new, 20, False), LeafStorage(999, 20, False, False)
+    for announced in (True, False):
+        told = Witness(announced=announced, casts={2: Cast.UTC}, moments=frozenset({2}))
+        assert changed(before, column=column, leaf=leaf, witness=told) == ("" if safe else "table_rewritten")
+        for other in (replace(told, casts={2: Cast.OWN}), replace(told, casts={}), replace(told, moments=frozenset())):
+            assert changed(before, column=column, leaf=leaf, witness=other) == "table_rewritten"
+    in_place = changed(before, column=column, witness=replace(told, casts={}))
+    assert in_place == ("" if safe or old[0] == new[0] else "table_rewritten")
+
+
+@pytest.mark.parametrize(
     ("query", "casts"),
     [
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE 'utc'", {"v": Cast.UTC}),
+        ("ALTER TABLE t ALTER v TYPE timestamp USING (t.v AT TIME ZONE 'Etc/UTC')", {"v": Cast.UTC}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE 'CET'", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE zone", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING w AT TIME ZONE 'UTC'", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING timezone('UTC', v)", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE 'UTC' + '1 h'", {"v": Cast.OTHER}),
+        ("ALTER TABLE t ALTER v TYPE timestamptz USING (v AT TIME ZONE 'UTC')::timestamptz", {"v": Cast.OTHER}),
+        (
+            "ALTER TABLE t ALTER v TYPE timestamptz USING v AT TIME ZONE 'UTC'; ALTER TABLE u ALTER v TYPE timestamptz",
+            {"v": Cast.OTHER},
+        ),
         ("ALTER TABLE t ALTER v TYPE bigint", {"v": Cast.OWN}),
         (
             "alter table if exists only public.T\n alter column V set data type INT8, alter id type bigint",
@@ -329,5 +367,5 @@ def test_a_cast_by_text_is_safe_for_enums(old: int, new: int, typmod: int, found
     ],
 )
 def test_casts_of_a_query(query: str, casts: dict[str, Cast]) -> None:
-    """Each column that a query retypes has the worst cast that any of its statements gives to a column of its name."""
+    """Each column that a query retypes has a cast that covers what its statements give to columns of its name."""
     assert read_retypes(query) == casts

@@ -19,6 +19,7 @@ from levada.segments import StagedBatch, Staging, TableStart
 from levada.segments.limits import FileLimits
 from levada.segments.log import SegmentLog
 from levada.stores.memory import MemoryStore
+from levada.testing.memory import MemoryDestination
 from levada.values import Lsn, SnapshotId, TableId
 
 Item = TableChanges | RelationChange | Truncate
@@ -184,3 +185,15 @@ def test_a_version_that_begins_where_a_batch_begins_is_a_change_of_the_batch(tmp
     applier = Applier("shop", 1, Staging.open(str(tmp_path)), source.store, TableTarget.of, None, None, None)  # type: ignore[arg-type]
     assert applier.schema(TableId(1), Lsn(begin)).snapshot_id == 0
     assert applier.schema(TableId(1), Lsn(begin + 1)).snapshot_id == begin
+
+
+def test_a_shadow_copy_takes_no_changes_of_another_key(tmp_path: Path) -> None:
+    """Its rows would not be found, also if the table gets the former key again before the copy is compared with it."""
+    first = replace(table(1, ID, column(2, "other", Kind.INT8)), key=(1,), identity_attnums=(1,))
+    other = replace(first, key=(2,), identity_attnums=(2,), snapshot_id=SnapshotId(16))
+    staging, source = Staging.open(str(tmp_path)), Source()
+    writer = SegmentLog(staging, "shop").writer(1, Lsn(0))
+    writer.add(batch(RelationChange(Lsn(16), 0, other), changes(other, [insert(16, 0, id=1, other=1)]), end=32))
+    manifests = [writer.commit(Lsn(32))]
+    applier = Applier("shop", 1, staging, source.store, TableTarget.of, MemoryDestination(), None, None)  # type: ignore[arg-type]
+    assert applier.run_shadow(first, Lsn(8), manifests) is None

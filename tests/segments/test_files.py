@@ -34,10 +34,18 @@ FEW = st.lists(
 ).map(lambda files: sorted(files, key=lambda f: f.table))
 
 
-@given(FEW, st.none() | st.integers(0, 1 << 62))
-def test_files_are_read_as_they_were_packed(files: list[SegmentFile], commit_ts_us: int | None) -> None:
+RANGES = ((0, 5), (7, 9), (1 << 40, 1 << 41))
+
+
+@given(FEW, st.none() | st.integers(0, 1 << 62), st.lists(st.integers(0, 3), min_size=12, max_size=12))
+def test_files_are_read_as_they_were_packed(
+    files: list[SegmentFile], commit_ts_us: int | None, counts: list[int]
+) -> None:
     """In memory, in JSON and in a pickle, with their types, whatever the size of the numbers."""
-    files = [replace(file, commit_ts_us=commit_ts_us) for file in files]
+    files = [
+        replace(file, commit_ts_us=commit_ts_us, rolled_back=RANGES[:count])
+        for file, count in zip(files, counts, strict=False)
+    ]
     packed = SegmentFiles.of(files)
     for found in (
         packed,
@@ -86,9 +94,18 @@ def text(*numbers: int) -> str:
         {"paths": ["a"], "count": 1, "packed": text(1, 0, 7, 0, 1, 1, 1, 1, 0)},
         {"paths": ["a"], "count": 1, "packed": text(0, 0, 7, 0, 1, 1, 1, 1, 2, 5)},
         {"paths": ["a"], "count": 1, "packed": text(0, 0, 7, 0, 1, 1, 1, 1, 0, 5)},
+        *(
+            {"paths": ["a"], "count": 1, "packed": text(0, 0, 7, 0, 1, 1, 1, 1, 0), "rolled_back": each}
+            for each in (
+                [],
+                {"ranges": [[1, 2]], "counts": []},
+                {"ranges": [[1, 2]], "counts": [2]},
+                {"ranges": [[2, 1]], "counts": [1]},
+            )
+        ),
     ],
 )
 def test_other_values_are_refused(raw: Any) -> None:
     """A manifest of another form is never read in part."""
-    with pytest.raises(ValueError, match=r"segment|packed|base64|element"):
+    with pytest.raises(ValueError, match=r"segment|packed|base64|element|ranges"):
         SegmentFiles.loads(raw)

@@ -20,7 +20,7 @@ from levada.schema.changes import UNCHANGED
 from levada.segments import Manifest, SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart
 from levada.segments.checksums import BLOCK, ChecksumReader, ChecksumWriter, DamageError, VersionError, seal, unseal
 from levada.segments.limits import FileLimits
-from levada.segments.manifest import EARLY_VERSION, MANIFEST_VERSION
+from levada.segments.manifest import MANIFEST_VERSION, PARTLY_VERSION
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
 
 NAMES = (QualifiedTable("public", "t"),)
@@ -179,7 +179,7 @@ def test_a_manifest_of_another_release_is_refused(tmp_path: Path) -> None:
     log = write(tmp_path)
     (manifest,) = log.list()
     path = tmp_path / "shop" / f"{manifest.name}.json"
-    path.write_bytes(seal(unseal(path.read_bytes(), MANIFEST_VERSION), EARLY_VERSION + 1))
+    path.write_bytes(seal(unseal(path.read_bytes(), MANIFEST_VERSION), PARTLY_VERSION + 1))
     with pytest.raises(NeedsOperator) as refused:
         log.list()
     assert refused.value.code == "manifest_unreadable"

@@ -17,10 +17,12 @@ from levada.errors import NeedsOperator, Transient
 from levada.pgoutput.changes import ChangeBatch, RelationChange, Truncate
 from levada.private import sync
 from levada.schema import Kind, ReplicatedTableSchema, TableTarget
-from levada.schema.changes import COMMIT_LSN, UNCHANGED, UNREPRESENTABLE
+from levada.schema.changes import COMMIT_LSN, ORDINAL, UNCHANGED, UNREPRESENTABLE
 from levada.segments import SegmentLog, SegmentWriter, StagedBatch, Staging, TableStart
 from levada.segments.files import SegmentFiles
+from levada.segments.limits import FileLimits
 from levada.segments.projection import layout
+from levada.segments.writer import CommittedAs
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, TableId
 
 NAMES = (QualifiedTable("public", "t"),)
@@ -378,3 +380,44 @@ def test_row_groups_outside_of_the_range_are_not_read(tmp_path: Path, monkeypatc
     assert got is not None
     assert got.to_pydict() == {"id": [24, 32, 40]}
     assert asked == [(i, ("id", COMMIT_LSN)) for i in (2, 3, 4)]
+
+
+def test_complete_files_of_a_transaction_in_progress(tmp_path: Path) -> None:
+    """Each is returned once, whichever table begins first. What is rolled back is removed if nothing is left of it."""
+    limits = FileLimits(row_group_bytes=64, early_rows=3)
+    staging = replace(Staging.open(str(tmp_path), durable=False), limits=limits)
+    writer = SegmentWriter(staging, "shop", 1, Lsn(0), name="open-1")
+    one, other = TABLES[0], table(3)
+
+    def add(schema: ReplicatedTableSchema, *ordinals: int) -> None:
+        rows = [insert(5, n, id=n, note="n" * 40) for n in ordinals]
+        writer.add(batch(changes(schema, rows), transactions=0))
+
+    def complete() -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+        return [(int(f.table), f.rolled_back) for f, _ in writer.complete_files()]
+
+    add(one, 0)
+    add(other, 1, 2, 3)
+    assert complete() == [(3, ())]
+    add(one, 4, 5)
+    add(other, 6, 7, 8)
+    assert complete() == [(1, ()), (3, ())]
+    add(one, 9, 10, 11)
+    assert [f.path for f in writer.roll_back(((6, 12),))] == ["shop/open-1-3-00002.parquet"]
+    add(other, 12, 13, 14)
+    assert complete() == [(3, ((6, 12),))]
+    add(one, 15)
+    writer.add(batch(Truncate(Lsn(5), 16, (other.id,), False, False, 0, 1, NAMES), transactions=0))
+    writer.roll_back(((6, 12), (16, 17)))
+    writer.committed_as(CommittedAs(Lsn(100), 5), Lsn(0))
+    manifest = writer.commit(Lsn(108))
+    log = SegmentLog(staging, "shop")
+    assert log.list() == (manifest,)
+    assert manifest.truncates == ()
+    rows = {t.id: [(r["id"], r[ORDINAL], r[COMMIT_LSN]) for r in read(staging, log, t)] for t in (one, other)}
+    assert rows == {
+        one.id: [(0, 0, 100), (4, 4, 100), (5, 5, 100), (15, 9, 100)],
+        other.id: [(1, 1, 100), (2, 2, 100), (3, 3, 100), (12, 6, 100), (13, 7, 100), (14, 8, 100)],
+    }
+    named = {f"shop/{name}" for name in staging.list("shop")} - {f"shop/{manifest.name}.json"}
+    assert named == set(manifest.paths)

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from levada.destinations.iceberg.fixed_table import split_options
 from levada.destinations.iceberg.metadata import TableFacts
+from levada.destinations.iceberg.spark_checksums import split_options
 from levada.destinations.row_hashes import chunks_of
 from levada.destinations.verification import DIGESTS
 from levada.verify.differences import Kind

@@ -172,14 +172,18 @@ class Applier:
     ) -> AppliedToShadow | None:
         """Apply a table's changes from ``after`` on to its shadow copy, which has the version ``schema``.
 
-        ``until`` is that of `run`. Return None if the shadow copy cannot take them and must start again. Raise the
-        destination's errors.
+        ``until`` is that of `run`. Return None if the shadow copy cannot take them and must start again, as it must if
+        another key identifies the rows for a while. Raise the destination's errors.
         """
         until = manifests[-1].end_lsn if until is None else until
         start = self._start(schema, after)
         batch = StagedBatch(self.staging, manifests, [start], until, self.policy, self.limits)
         self._check_keys(batch)
-        if start.target.deletes is Deletes.MARK and batch.changes(schema.id).truncates:
+        changes = batch.changes(schema.id)
+        if set(changes.schema.key) != set(schema.key):
+            # Its rows are found by the key with which they were copied, also if the table gets that one again later.
+            return None
+        if start.target.deletes is Deletes.MARK and changes.truncates:
             # The rows that it marks are those of the table, and a copy from after the TRUNCATE keeps these.
             return None
         mark = Watermark(self.pipeline, self.epoch, until)
@@ -187,7 +191,7 @@ class Applier:
         with self.memory.batch(batch_size(manifests, batch.tables), self.stopping):
             if not require_flag(write(stored_form(batch), mark), write):
                 return None
-        return AppliedToShadow(until, batch.changes(schema.id).schema)
+        return AppliedToShadow(until, changes.schema)
 
     def _start(self, schema: ReplicatedTableSchema, after: Lsn) -> TableStart:
         """Return the start of a table in a batch, with the columns that the source has."""

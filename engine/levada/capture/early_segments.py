@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
+from levada.capture.subtransactions import COUNTED, Subtransactions
 from levada.errors import DecodeError, LevadaError
 from levada.pgoutput import streamed
 from levada.pgoutput.changes import TRANSACTIONS, ChangeBatch, LogicalMessage, RelationChange
@@ -28,6 +29,7 @@ from levada.schema.masks import MaskKeys
 from levada.segments.files import SegmentFile
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
+from levada.segments.rolled_back import Ranges, renumbered, total
 from levada.segments.writer import UNKNOWN_COMMIT, CommittedAs, SegmentWriter
 from levada.values import Lsn, SnapshotId, TableId
 
@@ -110,9 +112,13 @@ class _Open:
     waiting_bytes: int = 0
     outline: list[bytes] = field(default_factory=list)
     """The messages that the session's decoder reads at the COMMIT: all but rows."""
+    truncates: list[int] = field(default_factory=list)
+    """The ordinal of each TRUNCATE in the outline."""
     changes: int = 0
     complete: list[SegmentFile] = field(default_factory=list)
     """The files that were reported."""
+    parts: Subtransactions = field(default_factory=Subtransactions)
+    rolled_back: Ranges = ()
 
 
 @dataclass(slots=True)
@@ -183,7 +189,12 @@ class EarlySegments:
         return self._due
 
     def add(self, xid: int, messages: Sequence[bytes]) -> None:
-        """Take messages of a block, in their order, to be read by `advance`."""
+        """Take messages of a block, in their order, to be read by `advance`.
+
+        None of them is a change of a subtransaction that was rolled back before.
+        """
+        if not messages:
+            return
         if xid not in self._open:
             versions = _Early(self._versions)
             prefixes = self._versions.message_prefixes
@@ -200,6 +211,7 @@ class EarlySegments:
         its.start_lsn = its.start_lsn or streamed.first_lsn(messages)
         if its.writer is None:
             return
+        its.parts.add(messages)
         its.waiting += [streamed.plain(m) for m in messages]
         its.waiting_bytes += sum(map(len, messages))
         self._due |= self._large(its) or self._many
@@ -229,10 +241,25 @@ class EarlySegments:
         if (its := self._open.pop(xid, None)) is not None:
             self._give_up(its, None)
 
-    def give_up(self, xid: int) -> None:
-        """Write no more of a transaction before its COMMIT, and remove what there is."""
-        if (its := self._open.get(xid)) is not None:
+    def roll_back(self, xid: int, subtransaction: int) -> None:
+        """Leave out the changes of a subtransaction of ``xid``, and remove the files of which nothing is left."""
+        its = self._open.get(xid)
+        if its is None or its.writer is None:
+            return
+        has_changes = its.parts.roll_back(subtransaction)
+        if not its.parts.is_known:
             self._give_up(its, None)
+            return
+        if not has_changes:
+            return
+        its.rolled_back = its.parts.ranges
+        try:
+            removed = its.writer.roll_back(its.rolled_back)
+        except LevadaError as error:
+            self._give_up(its, error)
+            return
+        if removed:
+            self._files.early_files_removed(removed)
 
     def end(self, xid: int, begin: bytes, commit: StreamCommit) -> EndedTransaction | None:
         """Register the COMMIT of a transaction. Return None if it has no segment of its own."""
@@ -248,10 +275,17 @@ class EarlySegments:
         ended, self._ended = self._ended, None
         return ended
 
+    def holds_some(self, xid: int) -> bool:
+        """Return True if there is something of a transaction."""
+        return xid in self._open
+
     def start_lsn(self, xid: int) -> bytes | None:
-        """Return the WAL position of a transaction's first change as 8 bytes, None if it has no segment."""
-        its = self._open.get(xid)
-        return None if its is None else its.start_lsn
+        """Return the WAL position of the first change of a transaction as 8 bytes.
+
+        Return None if all its changes were rolled back.
+        """
+        its = self._open[xid]
+        return its.parts.start_lsn if its.rolled_back else its.start_lsn
 
     def holds(self, ended: EndedTransaction, at: SnapshotId) -> bool:
         """Read the rest of the transaction. Return True if all rows mean at ``at`` what they meant when decoded."""
@@ -265,8 +299,14 @@ class EarlySegments:
             return False
 
     def outline(self, ended: EndedTransaction) -> list[bytes]:
-        """Return the transaction without its rows."""
-        return [ended.begin, *self._open[ended.xid].outline, ended.commit.commit()]
+        """Return the transaction without its rows, and without what was rolled back."""
+        its = self._open[ended.xid]
+        outline = list(its.outline)
+        places = (i for i, message in enumerate(outline) if message[HEADER] == _TRUNCATE)
+        for place, ordinal in zip(places, its.truncates, strict=True):
+            if its.rolled_back and renumbered(its.rolled_back, ordinal) is None:
+                outline[place] = outline[place][:HEADER] + _BETWEEN
+        return [ended.begin, *outline, ended.commit.commit()]
 
     def agrees(self, ended: EndedTransaction, decoder: Decoder, batch: ChangeBatch) -> bool:
         """Return True if the session's decoder reads the outline, which gave ``batch``, as the rows were read."""
@@ -286,7 +326,8 @@ class EarlySegments:
         assert batch.end_lsn is not None
         writer.committed_as(CommittedAs(last.commit_lsn, last.commit_ts_us), start_lsn)
         start = int.from_bytes(ended.begin[1:9])
-        numbers = (last.commit_lsn, start, batch.end_lsn, last.xid, last.commit_ts_us, its.changes)
+        changes = its.changes - total(its.rolled_back)
+        numbers = (last.commit_lsn, start, batch.end_lsn, last.xid, last.commit_ts_us, changes)
         shown = pa.Table.from_arrays([pa.array([int(n)], pa.int64()) for n in numbers], schema=TRANSACTIONS)
         writer.add(ChangeBatch((), 0, batch.transactions, batch.end_lsn, False, last, shown, None))
         ended.staged = True
@@ -308,13 +349,16 @@ class EarlySegments:
         messages, its.waiting, its.waiting_bytes = its.waiting, [], 0
         if its.writer is None or not messages:
             return
+        if any(message[HEADER] == _TRUNCATE for message in messages):
+            counted = [m[HEADER] for m in messages if m[HEADER] in COUNTED]
+            its.truncates += [its.changes + i for i, kind in enumerate(counted) if kind == _TRUNCATE]
         its.outline += _outlined(messages, its.outline)
         try:
             batch = its.decoder.decode(messages)
             assert batch.open is not None
             its.changes = batch.open.next_ordinal
             its.writer.add(batch)
-            for file, schema in its.writer.complete_files(len(its.complete)):
+            for file, schema in its.writer.complete_files():
                 its.complete.append(file)
                 self._files.file_staged_early(file, schema)
         except (UnknownVersionError, LevadaError) as error:

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from levada.capture.early_segments import EarlySegments, EndedTransaction
 from levada.capture.message_stream import MessageStream
+from levada.capture.subtransactions import without
 from levada.pgoutput import streamed
 from levada.pgoutput.messages import HEADER
 from levada.pgoutput.streamed import StreamCommit
@@ -181,15 +182,15 @@ class TransactionsInProgress:
             raise NotKeptError(f"a file in {self._folder}: {error.strerror}") from error
         if written and (total := self.in_progress_bytes) > self._limits.bytes:
             raise NotKeptError(f"{total} bytes of them in {self._folder}, and {self._limits.bytes} are allowed")
-        if written and self._early is not None and not kept.rolled_back:
-            self._early.add(kept.xid, written)
+        if written and self._early is not None:
+            self._early.add(kept.xid, without(written, kept.rolled_back) if kept.rolled_back else written)
 
     def _roll_back(self, xid: int, subtransaction: int) -> None:
         if self._early is not None:
             if xid == subtransaction:
                 self._early.drop(xid)
             else:
-                self._early.give_up(xid)
+                self._early.roll_back(xid, subtransaction)
         if xid == subtransaction:
             if (kept := self._kept.pop(xid, None)) is not None:
                 kept.close()
@@ -197,10 +198,14 @@ class TransactionsInProgress:
             kept.rolled_back.add(subtransaction)
 
     def _end(self, commit: StreamCommit, kept: _Kept) -> None:
-        if self._early is not None and (first := self._early.start_lsn(commit.xid)) is not None:
-            self._early.add(commit.xid, kept.unwritten)
-            begin = commit.begin(kept.start if self._shows_empty else first)
-            self._ended = self._early.end(commit.xid, begin, commit)
+        if self._early is not None and self._early.holds_some(commit.xid):
+            self._early.add(commit.xid, without(kept.unwritten, kept.rolled_back))
+            first = self._early.start_lsn(commit.xid)
+            if first is None or (kept.altered and kept.rolled_back):
+                self._early.drop(commit.xid)
+            else:
+                begin = commit.begin(kept.start if self._shows_empty else first)
+                self._ended = self._early.end(commit.xid, begin, commit)
         if self._ended is None:
             self._committed, self._replaying = self._replay(commit, kept), True
 

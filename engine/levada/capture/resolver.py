@@ -46,6 +46,7 @@ from levada.postgres.seal import SEAL_SCHEMA
 from levada.schema import Column, ExcludedColumn, IdentityKind, ReplicatedTableSchema, resolve_type
 from levada.schema.exclusion import excluded_attnums, require_same_exclusion
 from levada.schema.masking import require_same_masks, with_masks
+from levada.schema.retypes import require_known_zone
 from levada.schema.stored_types import ColumnChoice, with_mask_comments, with_stored_types
 from levada.schema.types import is_builtin
 from levada.stores.interface import SchemaStore
@@ -234,7 +235,7 @@ class TableResolver(SchemaResolver):
             return None
         self._host.catalog_changed()
         if description is not None:
-            return self._described(description, before, at)
+            return self._described(description, before, at, by_statement=False)
         # An earlier process may have read its mark without staging what follows. Its version begins in this
         # transaction, which nobody can forge.
         stored = self._store.get_table_schema(table, SnapshotId(at + _VERSIONS_IN_A_COMMIT - 1))
@@ -244,9 +245,12 @@ class TableResolver(SchemaResolver):
         return stored
 
     def _described(
-        self, description: TableDescription, before: ReplicatedTableSchema, at: SnapshotId
+        self, description: TableDescription, before: ReplicatedTableSchema, at: SnapshotId, *, by_statement: bool = True
     ) -> ReplicatedTableSchema | None:
-        """Return the version with the columns of ``description``, or None if it is ``before``."""
+        """Return the version with the columns of ``description``, or None if it is ``before``.
+
+        ``by_statement`` is True if a statement was announced, which shows how it made the values of rows.
+        """
         description = self._catalog.as_streamed(description)
         table, name = description.id, before.name
         choice = self._choice(table, name, before)
@@ -268,6 +272,8 @@ class TableResolver(SchemaResolver):
             require_usable_names(name, announced.columns)
             announced = self._masked(announced, choice, before)
             require_masked(announced, description.storage.generated)
+            if not by_statement:
+                require_known_zone(before, announced)
         except NeedsOperator as error:
             self._leave_out(table, name, error, at)
             return None
@@ -353,6 +359,8 @@ class TableResolver(SchemaResolver):
             ),
         )
         masked = self._masked(version, choice, before, {c.attnum: c.name for c in now})
+        if before is not None:
+            require_known_zone(before, masked)
         require_masked(masked, () if description is None else description.storage.generated)
         return self._adopt(masked, before, at)
 

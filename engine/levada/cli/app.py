@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from levada import __version__
 from levada.cli.command import VARIABLE, Command, Commands, NamesCommand
 from levada.cli.exit_codes import Exit
 from levada.cli.options import Format, LogFormat, ManifestFile, Secrets, Tables, Until, WorkDir, Yes
 from levada.cli.output import Output, escape_unencodable, write_json
 from levada.cli.signals import StopSignals
+from levada.status.orphans import OPERATOR
+from levada.version import VERSION
 
 if TYPE_CHECKING:
     from levada.postgres.problems import Problem
@@ -46,7 +47,7 @@ names_command = partial(app.command, cls=NamesCommand)
 def show_version(wanted: bool) -> None:
     """Print the version and exit, if ``wanted``."""
     if wanted:
-        typer.echo(__version__)
+        typer.echo(VERSION)
         raise typer.Exit
 
 
@@ -346,6 +347,32 @@ def takeover(
     return take_pipeline_over(manifests, secrets, folder(manifest, manifests, work_dir), former, confirmed=yes)
 
 
+@command()
+def orphans(
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="The operator's namespace. In a pod: the pod's.",
+            envvar="POD_NAMESPACE",
+        ),
+    ] = "levada-system",
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="NAME", help="The name of the operator's Lease.", envvar="LEVADA_LEASE")
+    ] = OPERATOR,
+    forget: Annotated[
+        list[str] | None, typer.Option("--forget", metavar="UID", help="Take an entry off the list. Can be repeated.")
+    ] = None,
+    output: Format = Output.TEXT,
+) -> Exit:
+    """List what deleted Pipelines may have left at their sources, with the SQL that removes it."""
+    from levada.cli.orphans import orphans as list_orphans
+
+    return list_orphans(namespace, lease, tuple(forget or ()), output)
+
+
 @command(hidden=True)
 def copy(
     manifest: ManifestFile,
@@ -404,7 +431,7 @@ def schema() -> Exit:
 @command()
 def version() -> Exit:
     """Print the version."""
-    typer.echo(__version__)
+    typer.echo(VERSION)
     return Exit.OK
 
 

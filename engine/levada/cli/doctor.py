@@ -12,7 +12,6 @@ from typing import Final
 from rich.padding import Padding
 from rich.text import Text
 
-from levada import __version__
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
@@ -20,6 +19,7 @@ from levada.local.extras import Extra, extra_names, installed_extra
 from levada.local.jars import built_in_jars, cache_folder, jars_folder, missing_jars
 from levada.local.java import VERSIONS, find_java
 from levada.runtime.resources.machine import available_cores, memory_limit
+from levada.version import VERSION
 
 _FOR_DEVELOPERS: Final = frozenset({"bench", "dev", "testing"})
 """Extras that no pipeline needs."""
@@ -76,7 +76,7 @@ _WORDS: Final = {
 
 def _machine() -> Iterator[tuple[str, str]]:
     memory = memory_limit()
-    yield "levada", __version__
+    yield "levada", VERSION
     yield "python", f"{platform.python_version()} {sys.executable}"
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "cores", str(available_cores())

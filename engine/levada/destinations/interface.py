@@ -75,7 +75,8 @@ class Capabilities:
     `TableRows.map_ranges` may run in the engine's process for a small table, which costs a fraction. They end by
     themselves, because only another process can be killed. ``checks_without_spark``: a destination with ``spark`` is
     checked in a JVM without a session. ``folds_ahead``: `Destination.fold_ahead` does a part of a large transaction's
-    batch before its COMMIT.
+    batch before its COMMIT. ``retypes_in_utc``: a column of times that gets or loses its time zone becomes that of the
+    other type in place, in UTC. Without it the table is copied again.
     """
 
     upsert: bool = False
@@ -95,6 +96,7 @@ class Capabilities:
     checks_without_spark: bool = False
     copies_in_process: bool = False
     folds_ahead: bool = False
+    retypes_in_utc: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,17 @@ from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import read_publication
 from levada.printable import listed
 from levada.schema import ReplicatedTableSchema
-from levada.values import GeneratedColumns, QualifiedTable, resync_command
+from levada.values import GeneratedColumns, QualifiedTable, TableId, resync_command
 
 PUBLISHES_GENERATED: Final = 180000
 """The first version that streams generated columns."""
 
 _WORDS: Final[Mapping[bool, LiteralString]] = {True: "stored", False: "none"}
+
+_STORED_COLUMNS: Final = """
+SELECT attrelid::bigint, array_agg(attnum) FROM pg_attribute
+WHERE attrelid = ANY (%s::bigint[]::oid[]) AND attnum > 0 AND NOT attisdropped AND attgenerated = 's' GROUP BY 1
+"""
 
 _LEFT_OUT: Final = """
 SELECT n.nspname, c.relname, array_agg(a.attname::text ORDER BY a.attnum)
@@ -59,6 +64,19 @@ def as_streamed(
     if columns is not None:
         return description.with_generated({c.name for c in description.generated if c.attnum in columns})
     return description.with_generated() if streams_generated(conn, publication) else description
+
+
+@source_errors("reading generated columns")
+def streamed_columns(
+    conn: psycopg.Connection[Any], publication: str, tables: Mapping[TableId, Collection[int] | None]
+) -> Mapping[TableId, frozenset[int]]:
+    """Return the attnums of the generated columns that are streamed, for each of the tables with its column list."""
+    whole = streams_generated(conn, publication)
+    stored = dict(conn.execute(_STORED_COLUMNS, [[int(t) for t in tables]]).fetchall())
+    return {
+        table: frozenset(a for a in stored.get(int(table), ()) if (whole if listed is None else a in listed))
+        for table, listed in tables.items()
+    }
 
 
 def settle_generated(

@@ -77,7 +77,8 @@ class StorageSnapshot:
     ``start`` is the WAL position before the query. Every commit that the query sees lies below ``end``. ``next_xid``
     and ``running`` are the query's snapshot. ``names`` has the tables' names. Of the partitions ``examined``, those in
     ``emptied`` had no row at ``end``, and those in ``kept`` have rows from before the transaction that is given with
-    each of them.
+    each of them. ``streamed`` has the generated columns that are streamed, for tables with generated columns of which
+    that is known.
     """
 
     start: Lsn
@@ -89,6 +90,7 @@ class StorageSnapshot:
     examined: frozenset[TableId] = frozenset()
     emptied: frozenset[TableId] = frozenset()
     kept: frozenset[TableId] = frozenset()
+    streamed: Mapping[TableId, frozenset[int]] = field(default_factory=dict)
 
     @property
     def horizon(self) -> int:

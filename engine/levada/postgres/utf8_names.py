@@ -68,9 +68,10 @@ def _unconvertible(conn: psycopg.Connection[Any], table: TableId) -> StatementRe
         )
     number, name = lacking[0]
     rename = sql.SQL(
-        "DO $$ BEGIN EXECUTE (SELECT format('ALTER TABLE %I.%I RENAME %I TO column_{number}',"
-        " nspname, relname, attname) FROM pg_attribute JOIN pg_class c ON c.oid = attrelid"
-        " JOIN pg_namespace n ON n.oid = relnamespace WHERE attrelid = {table} AND attnum = {number}); END $$"
+        "DO $$ BEGIN EXECUTE (SELECT"
+        " format('ALTER TABLE %I.%I RENAME %I TO column_{number}', nspname, relname, attname)"
+        " FROM pg_attribute JOIN pg_class c ON c.oid = attrelid JOIN pg_namespace n ON n.oid = relnamespace"
+        " WHERE attrelid = {table} AND attnum = {number}); END $$"
     ).format(number=sql.Literal(number), table=sql.Literal(int(table)))
     return StatementRefused(
         "text_unconvertible",

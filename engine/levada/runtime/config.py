@@ -158,7 +158,8 @@ class TableConfig:
     ``on_unstreamable`` None, the table is resynced by itself, except in mode CHANGELOG, whose history a copy removes,
     and unless a copy takes a part of the rows. ``copy_mode`` and ``copy_where``, a condition in SQL, are the rows that
     a copy takes. A change of them applies to the next copy. ``keyless`` is the treatment of the table if it has no
-    replica identity.
+    replica identity. ``verify`` are its comparisons, and None those of the pipeline. Its ``continuous.source_load`` is
+    that of the pipeline.
     """
 
     suspended: bool = False
@@ -179,6 +180,7 @@ class TableConfig:
     copy_where: str = ""
     keyless: Keyless = Keyless.LEAVE_OUT
     metadata: tuple[MetadataColumn, ...] = ()
+    verify: VerifyConfig | None = None
 
     @property
     def copies_part(self) -> bool:
@@ -309,6 +311,10 @@ class PipelineConfig:
         """True if tables may be replicated by their INSERTs and TRUNCATEs."""
         settings = (self.default_table, *self.tables.values())
         return self.publication.managed and any(its.keyless is Keyless.APPEND for its in settings)
+
+    def verify_of(self, table: QualifiedTable) -> VerifyConfig:
+        """Return the comparisons of a table that run without a request."""
+        return self.table(table).verify or self.verify
 
     def table(self, table: QualifiedTable) -> TableConfig:
         """Return the settings of a table."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from levada.errors import NeedsOperator
-from levada.runtime.config import PipelineConfig, TableConfig
+from levada.runtime.config import PipelineConfig, TableConfig, VerifyConfig
 from levada.schema.masks import TableMasks
 from levada.schema.stored_types import StoredTypes
 from levada.spec.columns import SHORTENING, Columns
@@ -109,6 +109,8 @@ NUMBERS: Final = (
     Number("cuts.every_s", Cuts, "every_seconds", fraction=True, least="positive"),
     Number("cuts.keep", Cuts, "keep"),
 )
+VERIFY_NUMBERS: Final = tuple(number for number in NUMBERS if number.path.startswith("verify."))
+"""Those that a table may have of its own."""
 TEXTS: Final = (
     Text("name", PipelineMetadata, "name"),
     Text("namespace", PipelineMetadata, "namespace", optional=True),
@@ -282,5 +284,11 @@ def _table_problems(table: object) -> Iterator[tuple[str, str]]:
         yield ".copy_where", "must be empty with CopyMode.NONE"
     if not isinstance(table.on_partition_gone, OnPartitionGone):
         yield ".on_partition_gone", "must be a member of levada.OnPartitionGone"
+    if not isinstance(table.verify, VerifyConfig | None):
+        yield ".verify", "must be a VerifyConfig, or None"
+    elif table.verify is not None:
+        for number in VERIFY_NUMBERS:
+            if problem := number.problem(attrgetter(number.path.removeprefix("verify."))(table.verify)):
+                yield f".{number.path}", problem
     if not isinstance(table.on_unstreamable, OnUnstreamable | None):
         yield ".on_unstreamable", "must be a member of levada.OnUnstreamable, or None"

@@ -43,7 +43,7 @@ from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.slot_release import release_slot
-from levada.runtime.source.staging_place import save_staging
+from levada.runtime.source.staging_place import other_folder, save_staging
 from levada.runtime.source.start_guard import guarded_start
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import epoch_above, raise_epoch, used_epochs
@@ -284,6 +284,8 @@ class Pipeline(PipelineRequests):
                 self._destination, config.retries, phases, stopping=self._stop_asked, report=self._report_waiting
             )
         save_place(config, store)
+        if (moved := other_folder(config, store)) is not None:
+            _log.warning("%s [%s]. %s", moved.message, moved.code, moved.hint)
         save_staging(config, store)
         if not SourceRecord(store).known:
             used = used_epochs(config, self._destination, manifests)
@@ -384,14 +386,16 @@ class Pipeline(PipelineRequests):
             release_slot(self.config, self._store, self._stop_asked)
 
     def _restart_after_loss(self) -> bool:
-        """Restart with a new slot and a copy of every table if the slot was lost and ``onLost`` is Resync.
+        """Restart with a new slot if the slot was lost and ``onLost`` is Resync or Compare.
 
-        Retry with back-off until that succeeds. Return False if the pipeline ends instead, with ``_error``.
+        Every table is copied or compared. Retry with back-off until that succeeds. Return False if the pipeline ends
+        instead, with ``_error``.
         """
         lost, attempt = self._error, 0
         if not isinstance(lost, SlotLost) or not self.config.slot.resync_when_lost:
             return False
-        _log.warning("every table is resynced: %s", lost.message)
+        how = "compared with the source" if self.config.slot.compare_when_lost else "resynced"
+        _log.warning("every table is %s: %s", how, lost.message)
         self._state = PipelineState.STARTING
         self._progress = replace(self._progress, state=self._state, error=fatal_progress(lost))
         assert self._tasks is not None

@@ -37,6 +37,8 @@ _WIDENINGS: Final = ((21, 23, 20), (700, 701))
 _LONGER: Final = frozenset({1043, 1083, 1114, 1184, 1266, 1562, 1700})
 """Types whose modifier is the highest length, precision or number of digits of a second. A value below it is kept."""
 _NUMERIC: Final = 1700
+_TIMESTAMPS: Final = frozenset({1114, 1184})
+"""timestamp and timestamptz, which have the same representation of a moment in UTC."""
 _TEXTS: Final = frozenset({25, 1043})
 """text and varchar, which have the same representation."""
 
@@ -65,7 +67,8 @@ class Witness:
     ``announced`` is True if they are a single ALTER TABLE, and the later state is the one at its end. ``casts`` has the
     columns that the client's query retypes, by attnum, and is empty if that is unknown. ``truncates`` are the
     transactions with a streamed TRUNCATE of the table. ``follows`` is True if the earlier state is the end of an
-    announced ALTER TABLE. A column whose catalog row is the same since has not been altered again.
+    announced ALTER TABLE. A column whose catalog row is the same since has not been altered again. ``moments`` are the
+    columns that the destination stores as times, and takes for times in UTC when they get or lose a time zone.
 
     A savepoint has a number of its own in the catalog, and the stream has only that of its transaction. So an announced
     statement is ``truncated`` if its transaction has truncated the table before. The state is ``emptied`` if a streamed
@@ -76,6 +79,7 @@ class Witness:
     casts: Mapping[int, Cast] = field(default_factory=dict)
     truncates: frozenset[int] = frozenset()
     follows: bool = False
+    moments: frozenset[int] = frozenset()
     truncated: bool = False
     emptied: bool = False
 
@@ -133,12 +137,15 @@ def _columns(
             # The query is known, and retypes other columns. A rewrite also updates the catalog row of a column that
             # was added with a default, because the file then contains its values.
             continue
+        in_utc = attnum in witness.moments and _are_moments(old, new)
         if _was_rewritten(old, new, rewritten, witness):
             cast = witness.casts.get(attnum, Cast.OTHER)
-            if cast is Cast.OTHER or not (retyped and _keeps_values(before, old, now, new)):
+            kept = in_utc if cast is Cast.UTC else retyped and _keeps_values(before, old, now, new)
+            if cast is Cast.OTHER or not kept:
                 what = f"column {columns[attnum]} was rewritten (ALTER COLUMN ... TYPE), and the new values of rows"
                 return RowsChanged("table_rewritten", f"{what} that existed are not streamed")
-        elif retyped and not _reads_alike(_base(before, old.type_oid), _base(now, new.type_oid)):
+        elif retyped and not (in_utc or _reads_alike(_base(before, old.type_oid), _base(now, new.type_oid))):
+            # With a file that stays, PostgreSQL has converted times in UTC, as it does in a session with that zone.
             what = f"column {columns[attnum]} has another type, in which values of existing rows have another text"
             return RowsChanged("table_rewritten", what)
     return None
@@ -242,6 +249,11 @@ def _is_longer(type_oid: int, old: int, new: int) -> bool:
         # The precision is above the scale, which pads the text (PostgreSQL's ``make_numeric_typmod``).
         return (old - 4) & 0xFFFF == (new - 4) & 0xFFFF and old <= new
     return type_oid in _LONGER and old >= 0 and (new < 0 or old <= new)
+
+
+def _are_moments(old: ColumnStorage, new: ColumnStorage) -> bool:
+    """Return True for a timestamp that gets or loses its time zone, without fewer digits of a second."""
+    return {old.type_oid, new.type_oid} == _TIMESTAMPS and (new.typmod < 0 or 0 <= old.typmod <= new.typmod)
 
 
 def _is_enum(storage: TableStorage, oid: int) -> bool:

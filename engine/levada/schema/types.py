@@ -233,6 +233,9 @@ RANGES: Final[Mapping[int, int]] = {3904: 23, 3906: NUMERIC_OID, 3908: 1114, 391
 MULTIRANGES: Final[Mapping[int, int]] = {4451: 3904, 4532: 3906, 4533: 3908, 4534: 3910, 4535: 3912, 4536: 3926}
 """The OIDs of the multiranges of `RANGES`, and those of their ranges."""
 
+MOMENTS: Final = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+"""Times without and with a time zone. In UTC both have the same number of microseconds."""
+
 BUILT_IN: Final = frozenset({*_SCALARS, *_ARRAYS, NUMERIC_OID})
 """The OIDs that `resolve_type` knows without the catalog. They are base types and arrays of base types."""
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Self, overload
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator
 
+from levada.segments.rolled_back import Ranges, parse_ranges
 from levada.values import Lsn, SnapshotId, TableId
 
 _STORED: Final = np.dtype("<u8")
@@ -31,7 +32,8 @@ class SegmentFile:
 
     ``commit_ts_us`` is None, unless the rows were written before their transaction's COMMIT. Then it is the time of
     that COMMIT in microseconds since 1970-01-01 UTC, ``first_lsn`` is the commit LSN of all rows, and the file has
-    placeholders for both.
+    placeholders for both. In this case, ``rolled_back`` has the ordinals in the transaction that do not count, see
+    `levada.segments.rolled_back`, up to the last one of the file. ``rows`` counts also what was rolled back.
     """
 
     path: str
@@ -44,6 +46,7 @@ class SegmentFile:
     last_lsn: Lsn
     checksums: tuple[int, ...]
     commit_ts_us: int | None = None
+    rolled_back: Ranges = ()
 
 
 class _Column:
@@ -82,12 +85,13 @@ class _Column:
 class SegmentFiles(Sequence[SegmentFile]):
     """An immutable sequence of files in the order of their tables. A file takes about 30 bytes.
 
-    All have the same ``commit_ts_us``, because rows that were written before a COMMIT have a segment of their own.
+    All have the same ``commit_ts_us``, because rows that were written before a COMMIT have a segment of their own. So
+    the ranges that were rolled back are those of one transaction, and each file has the first few of them.
     """
 
     __slots__ = (
-        "_bytes", "_checksums", "_checksums_end", "_first_lsn", "_last_lsn", "_offset", "_path", "_rows",
-        "_snapshot_id", "_table", "commit_ts_us", "paths",
+        "_bytes", "_checksums", "_checksums_end", "_first_lsn", "_last_lsn", "_offset", "_path", "_rolled_back",
+        "_rows", "_snapshot_id", "_table", "commit_ts_us", "paths", "rolled_back",
     )  # fmt: skip
 
     def __init__(
@@ -96,10 +100,18 @@ class SegmentFiles(Sequence[SegmentFile]):
         columns: np.ndarray[Any, Any],
         checksums: np.ndarray[Any, Any],
         commit_ts_us: int | None = None,
+        rolled_back: Ranges = (),
+        counts: Sequence[int] = (),
     ) -> None:
-        """Take the rows of ``columns``, which are those of `_columns`, and the checksums of all files."""
+        """Take the rows of ``columns``, which are those of `_columns`, and the checksums of all files.
+
+        ``counts`` has the number of the ranges in ``rolled_back`` that each file has. It is empty without ranges.
+        """
         self.commit_ts_us = commit_ts_us
         """That of each file."""
+        self.rolled_back = rolled_back
+        """The ranges of the file that has most of them."""
+        self._rolled_back = tuple(counts)
         self.paths = tuple(paths)
         """The path of each file once, in the order of the files."""
         (
@@ -111,7 +123,10 @@ class SegmentFiles(Sequence[SegmentFile]):
 
     @classmethod
     def of(cls, files: Iterable[SegmentFile]) -> Self:
-        """Return these files, which are ordered by table. Raise ValueError for different times of a COMMIT."""
+        """Return these files, which are ordered by table.
+
+        Raise ValueError for different times of a COMMIT, and for different ranges that were rolled back.
+        """
         found = tuple(files)
         [commit_ts_us] = {f.commit_ts_us for f in found} or {None}
         paths = {path: i for i, path in enumerate(dict.fromkeys(f.path for f in found))}
@@ -121,7 +136,12 @@ class SegmentFiles(Sequence[SegmentFile]):
             for f in found
         ]  # fmt: skip
         columns = np.array(rows, _STORED).reshape(len(rows), _COLUMNS).T
-        return cls(tuple(paths), columns, np.array([c for f in found for c in f.checksums], _STORED), commit_ts_us)
+        checksums = np.array([c for f in found for c in f.checksums], _STORED)
+        ranges = max((f.rolled_back for f in found), key=len, default=())
+        if any(f.rolled_back != ranges[: len(f.rolled_back)] for f in found):
+            raise ValueError("the files have different ranges that were rolled back")
+        counts = [len(f.rolled_back) for f in found] if ranges else []
+        return cls(tuple(paths), columns, checksums, commit_ts_us, ranges, counts)
 
     @overload
     def __getitem__(self, at: int) -> SegmentFile: ...
@@ -144,6 +164,7 @@ class SegmentFiles(Sequence[SegmentFile]):
             Lsn(self._last_lsn[i]),
             tuple(self._checksums[c] for c in range(begin, self._checksums_end[i])),
             self.commit_ts_us,
+            self.rolled_back[: self._rolled_back[i]] if self.rolled_back else (),
         )
 
     def __len__(self) -> int:
@@ -177,8 +198,12 @@ class SegmentFiles(Sequence[SegmentFile]):
         )  # fmt: skip
         data = b"".join(v.astype(_STORED).tobytes() for v in (*(c.values() for c in columns), counts))
         packed = base64.b64encode(zlib.compress(data + self._checksums.values().tobytes(), 1)).decode()
-        plain = {"paths": list(self.paths), "count": len(self), "packed": packed}
-        return plain if self.commit_ts_us is None else {**plain, "commit_ts_us": self.commit_ts_us}
+        plain: dict[str, Any] = {"paths": list(self.paths), "count": len(self), "packed": packed}
+        if self.commit_ts_us is not None:
+            plain["commit_ts_us"] = self.commit_ts_us
+        if self.rolled_back:
+            plain["rolled_back"] = {"ranges": self.rolled_back, "counts": self._rolled_back}
+        return plain
 
     @classmethod
     def loads(cls, raw: object) -> Self:
@@ -187,7 +212,7 @@ class SegmentFiles(Sequence[SegmentFile]):
             case {"paths": [*paths], "count": int(count), "packed": str(packed), **more} if all(
                 isinstance(path, str) for path in paths
             ):
-                commit_ts_us = more.get("commit_ts_us")
+                commit_ts_us, rolled_back = more.get("commit_ts_us"), more.get("rolled_back")
             case _:
                 raise ValueError("not the packed files of a segment")
         try:
@@ -201,7 +226,14 @@ class SegmentFiles(Sequence[SegmentFile]):
             raise ValueError("the packed files lack checksums or paths")
         if not (commit_ts_us is None or isinstance(commit_ts_us, int)):
             raise ValueError("the time of the COMMIT is not a number")
-        return cls(paths, columns, checksums, commit_ts_us)
+        if rolled_back is None:
+            return cls(paths, columns, checksums, commit_ts_us)
+        match rolled_back:
+            case {"ranges": [*ranges], "counts": [*counts]} if len(counts) == count and all(
+                isinstance(n, int) and 0 <= n <= len(ranges) for n in counts
+            ):
+                return cls(paths, columns, checksums, commit_ts_us, parse_ranges(ranges), counts)
+        raise ValueError("not the ranges of a transaction that were rolled back")
 
 
 Files = Annotated[SegmentFiles, PlainValidator(SegmentFiles.loads), PlainSerializer(SegmentFiles.dumps)]

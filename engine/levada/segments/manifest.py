@@ -26,6 +26,8 @@ from levada.values import Lsn, TableId, Witness
 MANIFEST_VERSION: Final = 8
 EARLY_VERSION: Final = 9
 """The version of one whose rows were written before their COMMIT, which a program that knows only 8 must not read."""
+PARTLY_VERSION: Final = 10
+"""The version of one with changes that were rolled back, which a program that knows only 9 must not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Manifest:
     def dumps(self) -> bytes:
         """Return the manifest as JSON."""
         version = MANIFEST_VERSION if self.files.commit_ts_us is None else EARLY_VERSION
+        version = PARTLY_VERSION if self.files.rolled_back else version
         return seal(_codec().dump_json(self), version)
 
     @classmethod
@@ -132,7 +135,7 @@ class Manifest:
         an intact one of another form.
         """
         try:
-            manifest = _codec().validate_json(unseal(data, MANIFEST_VERSION, EARLY_VERSION))
+            manifest = _codec().validate_json(unseal(data, MANIFEST_VERSION, EARLY_VERSION, PARTLY_VERSION))
             return replace(manifest, versions=tuple(v.shared() for v in manifest.versions))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]

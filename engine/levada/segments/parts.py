@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from levada.pgoutput.changes import TableChanges
 from levada.schema import ReplicatedTableSchema
-from levada.schema.changes import COMMIT_LSN, OLD, OLD_KIND, OP, UNCHANGED, UNREPRESENTABLE, change_schema
+from levada.schema.changes import COMMIT_LSN, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED, UNREPRESENTABLE, change_schema
 from levada.segments.checksums import ChecksumWriter
 from levada.segments.files import SegmentFile
 from levada.segments.limits import FileLimits
@@ -47,7 +47,8 @@ class Part:
 
     The rows of each flush become a piece of the shared file while they are few. The first larger flush opens a Parquet
     file at ``path``. From then on every flush is a row group of it, and its columns are fixed. ``files`` describes what
-    is complete.
+    is complete, and ``ordinals`` has the first and the last ordinal of each of these. ``reported`` is the number of
+    files that the owner of a transaction in progress knows.
     """
 
     path: str
@@ -55,11 +56,15 @@ class Part:
     layout: Layout
     files: list[SegmentFile] = field(default_factory=list)
     buffered_bytes: int = 0
+    ordinals: list[tuple[int, int]] = field(default_factory=list)
     closed: bool = False
+    reported: int = 0
     _buffered: list[pa.RecordBatch] = field(default_factory=list)
     _rows: int = 0
     _first_lsn: int = 0
     _last_lsn: int = 0
+    _first_ordinal: int = 0
+    _last_ordinal: int = 0
     _sink: pa.NativeFile | None = None
     _checked: ChecksumWriter | None = None
     _parquet: pq.ParquetWriter | None = None
@@ -80,10 +85,10 @@ class Part:
         """Buffer rows of this layout, which have ``size`` Arrow bytes."""
         rows = changes.rows
         self.layout |= layout
-        lsn = rows.column(COMMIT_LSN)
+        lsn, ordinal = rows.column(COMMIT_LSN), rows.column(ORDINAL)
         if not self._rows:
-            self._first_lsn = lsn[0].as_py()
-        self._last_lsn = lsn[-1].as_py()
+            self._first_lsn, self._first_ordinal = lsn[0].as_py(), ordinal[0].as_py()
+        self._last_lsn, self._last_ordinal = lsn[-1].as_py(), ordinal[-1].as_py()
         self._rows += rows.num_rows
         self._buffered.append(rows)
         self.buffered_bytes += size
@@ -152,6 +157,7 @@ class Part:
                 checksums=checksums,
             )
         )
+        self.ordinals.append((self._first_ordinal, self._last_ordinal))
         self._rows = 0
 
 

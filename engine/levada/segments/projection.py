@@ -23,7 +23,7 @@ from levada.schema.changes import (
     change_schema,
 )
 from levada.schema.masking import same_mask
-from levada.schema.types import repeated
+from levada.schema.types import MOMENTS, repeated
 from levada.values import Lsn, OnUnrepresentable, resync_command, unconvertible_hint, unrepresentable_hint
 
 _INTEGERS: Final = (Kind.INT2, Kind.INT4, Kind.INT8)
@@ -53,6 +53,15 @@ def widens(source: ColumnType, target: ColumnType) -> bool:
             assert target.element is not None
             return widens(source.element, target.element)
     return False
+
+
+def is_retyped_in_utc(source: ColumnType, target: ColumnType) -> bool:
+    """Return True for a column of times that got or lost its time zone.
+
+    Its rows are of one table only if they were converted in UTC, which the engine makes sure of before. The number of
+    microseconds is the same then.
+    """
+    return {source.kind, target.kind} == MOMENTS
 
 
 def completed(versions: Sequence[ReplicatedTableSchema]) -> ReplicatedTableSchema:
@@ -150,16 +159,18 @@ class Projection:
             before = source.by_attnum.get(column.attnum)
             if before is None and added[column.attnum].rewritten:
                 raise _computed(target, column)
-            if before is not None and not widens(before.type, column.type):
+            if before is not None and not (
+                widens(before.type, column.type) or is_retyped_in_utc(before.type, column.type)
+            ):
                 raise _retyped(target, before, column)
             if before is not None and not same_mask(before, column):
                 raise _unsupported(target, f"column {column.name} had another mask, or none, in earlier rows")
         return projection
 
-    def reads(self, file_columns: Sequence[str]) -> list[str]:
-        """Return the columns of a file that the projection reads. The commit LSN is always among them."""
+    def reads(self, file_columns: Sequence[str], *more: str) -> list[str]:
+        """Return the columns of a file that the projection reads, and ``more``. The commit LSN is always among them."""
         before = self.source.by_attnum
-        wanted = {COMMIT_LSN, UNREPRESENTABLE}
+        wanted = {COMMIT_LSN, UNREPRESENTABLE, *more}
         target = {c.name: c for c in self.target.columns}
         for name in self.columns:
             column = target.get(name)

@@ -15,7 +15,7 @@ from levada.errors import NeedsOperator
 from levada.pgoutput.changes import RelationChange, TableChanges, Truncate
 from levada.pgoutput.events import Event, iter_events
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.schema.changes import COMMIT_LSN, COMMIT_TS
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, ORDINAL
 from levada.segments.batch import EventBatch, TableEvents
 from levada.segments.checksums import DamageError, open_verified, read_verified
 from levada.segments.files import SegmentFile
@@ -23,6 +23,7 @@ from levada.segments.limits import BatchLimits
 from levada.segments.manifest import Manifest
 from levada.segments.pieces import decode_piece
 from levada.segments.projection import Projection, completed
+from levada.segments.rolled_back import remaining
 from levada.segments.staging import Staging, failures
 from levada.values import Lsn, OnUnrepresentable, SnapshotId, TableId, resync_command
 
@@ -192,7 +193,7 @@ class StagedTable(TableEvents):
     def _row_groups(self, source: pa.NativeFile, file: SegmentFile, projection: Projection) -> Iterator[pa.RecordBatch]:
         complete = self._complete(file)
         parquet = pq.ParquetFile(open_verified(source, file.bytes, file.checksums, self.staging.limits.whole_bytes))
-        columns = projection.reads(parquet.schema_arrow.names)
+        columns = projection.reads(parquet.schema_arrow.names, *((ORDINAL,) if file.rolled_back else ()))
         part, parts = self.share
         groups = parquet.num_row_groups
         for group in range(part * groups // parts, (part + 1) * groups // parts):
@@ -240,7 +241,9 @@ def other_key(manifests: Sequence[Manifest], start: TableStart, until: Lsn) -> L
 
 
 def _committed(rows: pa.RecordBatch, file: SegmentFile) -> pa.RecordBatch:
-    """Return the rows of a file with their commit, which the file does not have if it was written before."""
+    """Return the rows of a file that were committed, with their commit, if the file was written before it."""
+    if file.rolled_back:
+        rows = remaining(rows, file.rolled_back)
     if file.commit_ts_us is None:
         return rows
     for name, value in ((COMMIT_LSN, int(file.first_lsn)), (COMMIT_TS, file.commit_ts_us)):

@@ -21,6 +21,7 @@ from levada.segments.ledger import Ledger
 from levada.segments.manifest import Manifest
 from levada.segments.parts import Layout, Part
 from levada.segments.pieces import PIECE_BYTES, SharedFile
+from levada.segments.rolled_back import Ranges, begun, covered, renumbered
 from levada.segments.staging import Staging
 from levada.segments.transactions import TransactionFile
 from levada.segments.versions import TableVersion
@@ -86,6 +87,7 @@ class SegmentWriter:
         self._in_progress = name is not None
         self._path = f"{pipeline}/{name or f'{start_lsn.hex}-{epoch:08d}'}"
         self._committed_as: CommittedAs | None = None
+        self._rolled_back: Ranges = ()
         self._transactions_path = f"{self._path}-transactions.parquet"
         self._shared = SharedFile(staging, f"{self._path}-shared.pieces")
         self._closed = False
@@ -123,14 +125,40 @@ class SegmentWriter:
         """Give all changes their commit. The segment begins at ``start_lsn``, the end of the one before."""
         self._committed_as, self.start_lsn = commit, start_lsn
         self._first_commit_ts_us = commit.commit_ts_us
+        numbers = [renumbered(self._rolled_back, t.ordinal) for t in self._truncates]
         self._truncates = [
-            replace(t, commit_lsn=commit.commit_lsn, commit_ts_us=commit.commit_ts_us) for t in self._truncates
+            replace(t, commit_lsn=commit.commit_lsn, commit_ts_us=commit.commit_ts_us, ordinal=number)
+            for t, number in zip(self._truncates, numbers, strict=True)
+            if number is not None
         ]
 
-    def complete_files(self, after: int) -> list[tuple[SegmentFile, ReplicatedTableSchema]]:
-        """Return the Parquet files that are complete, with their versions, in order, without the first ``after``."""
-        files = [(f, part.schema) for part in self._parts if part.closed for f in part.files if f.offset is None]
-        return files[after:]
+    def roll_back(self, ranges: Ranges) -> list[SegmentFile]:
+        """Leave out the changes with these ordinals, which are all that were rolled back so far.
+
+        Remove the Parquet files of which nothing is left, and return those of them that `complete_files` has returned.
+        """
+        self._rolled_back = ranges
+        gone = [part for part in self._parts if part.closed and all(covered(ranges, *o) for o in part.ordinals)]
+        removed: list[SegmentFile] = []
+        for part in gone:
+            if any(f.offset is not None for f in part.files):
+                continue
+            removed += part.files[: part.reported]
+            self._parts.remove(part)
+            if self._open.get(part.schema.id) is part:
+                del self._open[part.schema.id]
+            part.discard(self._staging)
+        return removed
+
+    def complete_files(self) -> list[tuple[SegmentFile, ReplicatedTableSchema]]:
+        """Return the Parquet files that are complete since the last call, with their versions."""
+        found: list[tuple[SegmentFile, ReplicatedTableSchema]] = []
+        for part in self._parts:
+            if part.closed and part.reported < len(part.files):
+                new = self._files_of(part)[part.reported :]
+                found += [(f, part.schema) for f in new if f.offset is None]
+                part.reported = len(part.files)
+        return found
 
     def spill(self) -> None:
         """Write all buffered rows to the files, so that their memory is free."""
@@ -185,11 +213,17 @@ class SegmentWriter:
         self._parts.clear()
 
     def _files(self) -> list[SegmentFile]:
-        files, commit = [f for p in self._parts for f in p.files], self._committed_as
+        files, commit = [f for p in self._parts for f in self._files_of(p)], self._committed_as
         if commit is None:
             return files
         lsn, at = commit.commit_lsn, commit.commit_ts_us
         return [replace(f, first_lsn=lsn, last_lsn=lsn, commit_ts_us=at) for f in files]
+
+    def _files_of(self, part: Part) -> list[SegmentFile]:
+        if not self._rolled_back:
+            return part.files
+        ends = zip(part.files, part.ordinals, strict=True)
+        return [replace(f, rolled_back=begun(self._rolled_back, last)) for f, (_, last) in ends]
 
     def _may_be_visible(self) -> None:
         self._published = True

@@ -238,9 +238,9 @@ class Tables(Model):
     """
     generated_columns: GeneratedColumns = setting(Change.RESTART, GeneratedColumns.LEAVE_OUT)
     """Treatment of generated columns. LeaveOut: they are not replicated. Replicate: from PostgreSQL 18 on, the managed
-    publication streams those that are STORED, and copies have them too. A table that has some is copied again with its
-    next change. An External publication decides by its own publish_generated_columns. columns.exclude leaves out single
-    ones.
+    publication streams those that are STORED, and copies have them too. A change copies the tables again that have
+    some, or drops their columns. An External publication decides by its own publish_generated_columns. columns.exclude
+    leaves out single ones.
     """
     on_partition_gone: OnPartitionGone = setting(Change.HOT, OnPartitionGone.DELETE)
     """The effect of a partition that is detached, dropped or truncated on tables in mode Upsert with a key. Delete: its

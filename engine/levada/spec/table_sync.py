@@ -169,6 +169,35 @@ class CustomTableSettings(PluginTableSettings):
     """Settings of the table for a destination from another Python package."""
 
 
+class TableContinuous(Model):
+    """Comparisons of the table range by range, all the time."""
+
+    every_hours: Annotated[StrictInt, Field(ge=0, le=8760)] | None = setting(Change.HOT, None)
+    """Hours in which each row is compared once. 0: the table is not compared by ranges. Unset: as the Pipeline's
+    verify.continuous says.
+    """
+
+
+class TableVerify(Model):
+    """Comparisons of the table with the source, where they differ from those of verify of the Pipeline."""
+
+    every_hours: Annotated[StrictInt, Field(ge=0, le=8760)] | None = setting(Change.HOT, None)
+    """Hours in which the table is compared once. 0: only on request. Unset: as the Pipeline's verify says."""
+    sample_percent: Annotated[StrictInt, Field(ge=1, le=100)] | None = setting(Change.HOT, None)
+    """The percentage of the rows whose values are compared each time. Unset: as the Pipeline's verify says."""
+    before_swap: StrictBool | None = setting(Change.HOT, None)
+    """true: the shadow copy of a resync is compared with the source, and replaces the table only if it is equal. false:
+    it is not compared. Unset: as the Pipeline's verify says.
+    """
+    continuous: TableContinuous = setting(Change.HOT, {})
+    """Comparisons of the table range by range, all the time."""
+
+    @property
+    def is_set(self) -> bool:
+        """True if the table has a setting of its own."""
+        return self != TableVerify()
+
+
 _TABLE_SECTIONS: Final = {**own_table_sections(DESTINATIONS), "custom": CustomTableSettings}
 
 
@@ -218,6 +247,8 @@ class TableSyncFields(Model):
     """The effect of a partition that is gone, as tables.onPartitionGone of the Pipeline. Empty: that setting."""
     columns: Columns = setting(Change.RESYNC, {})
     """The replicated columns."""
+    verify: TableVerify = setting(Change.HOT, {})
+    """Comparisons of the table with the source, where they differ from those of verify of the Pipeline."""
     copy_: TableCopy = setting(Change.HOT, {}, alias="copy")
     """The initial copy of this table."""
 

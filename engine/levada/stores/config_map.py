@@ -291,16 +291,21 @@ class ConfigMapStore(CachedStore):
     """
 
     def __init__(self, pipeline: str, namespace: str = "") -> None:
-        try:
-            # Imported here because the import takes a second, and other stores do not need it.
-            from levada.stores.config_map_client import ConfigMaps
-        except ModuleNotFoundError as error:
-            raise NeedsOperator(
-                "kubernetes_missing",
-                f"spec.store.configMap needs the Python package {error.name}",
-                hint="pip install 'levada[kubernetes]'",
-            ) from None
-        super().__init__(pipeline, ConfigMapStorage(ConfigMaps(namespace), pipeline))
+        super().__init__(pipeline, ConfigMapStorage(config_maps(namespace), pipeline))
+
+
+def config_maps(namespace: str) -> ConfigMaps:
+    """Return the ConfigMaps of a namespace. Raise as `ConfigMapStore` does."""
+    try:
+        # Imported here because the import takes a second, and other stores do not need it.
+        from levada.stores.config_map_client import ConfigMaps
+    except ModuleNotFoundError as error:
+        raise NeedsOperator(
+            "kubernetes_missing",
+            f"the ConfigMaps of a cluster need the Python package {error.name}",
+            hint="pip install 'levada[kubernetes]'",
+        ) from None
+    return ConfigMaps(namespace)
 
 
 def _entries(data: Mapping[str, str]) -> dict[Entry, str]:

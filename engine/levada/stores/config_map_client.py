@@ -117,8 +117,8 @@ def _load_kubeconfig(namespace: str) -> str:
     except config.ConfigException as error:
         raise NeedsOperator(
             "no_cluster",
-            f"spec.store.configMap needs a cluster, but there is none in this pod or a kubeconfig: {error}",
-            hint="set KUBECONFIG, or use spec.store.postgres",
+            f"ConfigMaps need a cluster, but there is none in this pod or a kubeconfig: {error}",
+            hint="set KUBECONFIG, or, for a store, use spec.store.postgres",
         ) from None
     return namespace or context["context"].get("namespace") or "default"
 

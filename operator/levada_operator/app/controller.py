@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Final
 
+from levada.status.orphans import Orphan
 from levada_operator.act.budget import WriteBudget
 from levada_operator.act.fair_turns import FairTurns
 from levada_operator.act.metrics import FAILURES, FAULTS, QUEUED, RECONCILE
@@ -24,9 +25,10 @@ from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.sweeper import Sweeper
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
+from levada_operator.decide.conditions import MAX_MESSAGE, shortened, timestamp
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.lone_tables import lone_table_status
-from levada_operator.decide.reconcile import reconcile
+from levada_operator.decide.reconcile import MEMOS, reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.kube.items import Unread
 from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name
@@ -145,7 +147,7 @@ class Controller:
         while True:
             pause_s = self.config.sweep_s
             if self._sweeper.is_slow_due:
-                await self._abandoned.count()
+                await self._abandoned.review(self.cache.taken_over())
             try:
                 await self._sweeper.sweep(self.watched, _utcnow())
             except RequestFailed as error:
@@ -198,6 +200,9 @@ class Controller:
         """Reconcile a Pipeline, with the finalizer that its clean-up needs."""
         body = self.cache.pipelines.get(key)
         if body is None:
+            # However many Pipelines a tenant makes and deletes, no memory stays.
+            MEMOS.forget(key)
+            self._storage_listed_for.pop(key, None)
             await self._write_lone_tables(key)
             return
         stateful_set = self.cache.child(key, "StatefulSet", driver_name(key.name))
@@ -277,7 +282,8 @@ class Controller:
                 self.cache.record_refusals(key, ())
             return plan.release
         if plan.abandoned:
-            await self._abandoned.add(key, plan.abandoned, now)
+            text = shortened(plan.abandoned, MAX_MESSAGE)
+            await self._abandoned.add(Orphan(*key, observed.pipeline.uid, timestamp(now), text))
         with RECONCILE.time():
             try:
                 outcome = await self._runner.carry_out(plan, observed)

@@ -16,12 +16,14 @@ succeed, if the namespace is being deleted, or if the Pipeline never created any
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Final
 
 from levada import codes
 from levada.spec import DeletionAction, Manifests
 from levada.values import Keyless
 from levada_operator.decide.acceptance import Acceptance
-from levada_operator.decide.cleanup_pod import START_DEADLINE, obstacle_text, start_failure
+from levada_operator.decide.cleanup_pod import START_DEADLINE, failure_text, obstacle_text, start_failure
+from levada_operator.decide.conditions import shortened
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.last_run import as_last_run
 from levada_operator.decide.plan import Plan
@@ -37,6 +39,9 @@ from levada_operator.observe.objects import ObjectKey
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import Termination
 
+_MAX_REASON: Final = 400
+"""Characters of the reason in an Event, which has at most 1,024."""
+
 
 def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     """Return a plan with the next step. The last step has ``release`` set."""
@@ -49,6 +54,8 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     if (done := observed.pipeline.status.get("cleanup")) and observed.driver is None:
         return Plan(release=True, events=(_draft(observed, "CleanupFinished", f"by the driver: {done}"),))
     if reason := _reason_to_give_up(observed, manifests):
+        # The SQL is not cut off, however long an error of the source is.
+        reason = shortened(reason, _MAX_REASON)
         message = f"{reason}. {left_behind(observed, manifests, reason)}"
         left = message if _removes(manifests) else ""
         return Plan(release=True, abandoned=left, events=(_draft(observed, "CleanupAbandoned", message),))
@@ -131,7 +138,7 @@ def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     since = observed.pipeline.deleting_since or observed.now
     limit = timedelta(seconds=manifests.pipeline.spec.deletion_policy.cleanup_timeout_seconds)
     if observed.now >= since + limit:
-        why = _last_error(observed) or f": {obstacle_text(observed)}".removesuffix(": ")
+        why = _last_error(observed) or f": {failure_text(observed)}".removesuffix(": ")
         return f"clean-up was not done within {limit.total_seconds():.0f} s{why}"
     jobs = [j for j in observed.jobs if j.role == CLEANUP_ROLE]
     if any(j.failed for j in jobs):

@@ -19,6 +19,7 @@ from levada_operator.names import (
     PIPELINE_LABEL,
     ROLE_LABEL,
     STATE_ROLE,
+    TAKE_OVER_FROM,
     driver_name,
     driver_pod,
     staging_name,
@@ -163,6 +164,22 @@ class ClusterCache:
         small = status is not None and size_of(status) <= _MAX_STATUS
         return self._put_pipeline(key, stub | ({"status": compact(status)} if small else {}))
 
+    def taken_over(self) -> set[tuple[str, str]]:
+        """Return the namespaces and UIDs of former Pipelines from which a Pipeline there has taken over.
+
+        It is Ready, so its driver has found the state, the slot and the publication at the source.
+        """
+        found = set()
+        for key, body in self.pipelines.items():
+            former = (body["metadata"].get("annotations") or {}).get(TAKE_OVER_FROM, "").strip()
+            ready = any(
+                (c.get("type"), c.get("status")) == ("Ready", "True")
+                for c in (body.get("status") or {}).get("conditions") or ()
+            )
+            if former and ready:
+                found.add((key.namespace, former))
+        return found
+
     def owner_of(self, body: Body) -> PipelineKey | None:
         """Return the living Pipeline that owns an object, or None."""
         metadata = body["metadata"]
@@ -199,7 +216,7 @@ class ClusterCache:
         return differs
 
     def take_changed(self) -> set[PipelineKey]:
-        """Return the Pipelines that changed since the last call, or whose TableSyncs did, in more than their status.
+        """Return the Pipelines that changed or went since the last call, or whose TableSyncs did, beyond their status.
 
         A list, or the answer to a write, may have a change before the watch. The watch's event is then no news.
         """
@@ -229,6 +246,7 @@ class ClusterCache:
         key = PipelineKey(namespace, name)
         if (body := self.pipelines.get(key)) is not None:
             self._forget_pipeline(key, body)
+            self._changed.add(key)
         for child in list(self._children.get(key, ())):
             self._drop_child(key, child)
         self._room.free(kind, (kind, namespace, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -352,11 +353,36 @@ def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: F
     kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
     kubectl("delete", "pipeline", "shop", PATIENCE)
     assert sql(kubectl) in told(kubectl, "CleanupAbandoned")
-    listed = kubectl.get("configmap", "levada-operator-abandoned")["data"]
-    assert sql(kubectl) in listed[f"{kubectl.namespace}.shop"]
     eventually(lambda: operator.metrics().get("levada_operator_abandoned_cleanups") == 1)
-    kubectl.patch("configmap", "levada-operator-abandoned", {"data": None})
+    (orphan,) = json.loads(orphans(kubectl, "-o", "json").stdout)["orphans"]
+    assert (orphan["namespace"], orphan["pipeline"]) == (kubectl.namespace, "shop")
+    assert sql(kubectl) in orphans(kubectl).stdout
+    unknown = orphans(kubectl, "--forget", "another", check=False)
+    assert (unknown.returncode, "orphan_unknown" in unknown.stderr) == (1, True)
+    assert "nothing is listed" in orphans(kubectl, "--forget", orphan["uid"]).stdout
     eventually(lambda: operator.metrics().get("levada_operator_abandoned_cleanups") == 0)
+
+
+def orphans(kubectl: Kubectl, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run ``levada orphans`` for the operator of this namespace."""
+    command = [sys.executable, "-m", "levada", "orphans", "-n", kubectl.namespace, *options]
+    return subprocess.run(command, capture_output=True, text=True, check=check)
+
+
+def test_what_was_taken_over_is_not_listed(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """The SQL of an entry would drop the slot of the Pipeline that took it over. Its own deletion removes it."""
+    streaming(kubectl, driver)
+    former = kubectl.get("pipeline", "shop")["metadata"]["uid"]
+    kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
+    kubectl("delete", "pipeline", "shop", PATIENCE)
+    eventually(lambda: former in orphans(kubectl).stdout)
+    kubectl.run("delete", "pod", "shop-driver-0", "--force", "--grace-period=0", check=False)
+    heir = shop()
+    heir["metadata"]["annotations"] = {"levada.dev/take-over-from": former}
+    kubectl.apply(heir)
+    make_pod(kubectl, driver.address)
+    kubectl("wait", "--for=condition=Ready", "pipeline/shop", PATIENCE)
+    eventually(lambda: "nothing is listed" in orphans(kubectl).stdout)
 
 
 @pytest.fixture

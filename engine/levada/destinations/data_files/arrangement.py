@@ -5,42 +5,17 @@ The arrangement itself belongs to the table's format. One file is open at a time
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from levada.destinations.data_files.data_writer import ROW_GROUP_ROWS, DataWriter
-from levada.destinations.data_files.layout import FileLayout
+from levada.destinations.data_files.layout import FileLayout, Order, Part
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 
 BUFFER_BYTES: Final = 64 << 20
 """The Arrow bytes of a copy's rows that are arranged together. More would make fewer files, and need more memory."""
-
-Order = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The rows ``begin <= row < end`` of arranged rows, which belong to one partition.
-
-    ``partition`` is in the form of the table's format, and None in a table without partitions.
-    """
-
-    partition: Hashable
-    begin: int
-    end: int
-
-
-class Arrangement(Protocol):
-    """Divides rows among partitions, and sorts them. It is pickled into the tasks of a copy."""
-
-    def arrange(self, rows: pa.Table) -> tuple[Order, Sequence[Part]]:
-        """Return the new order of rows in the columns of the data files, and the parts of the arranged rows."""
-        ...
 
 
 def arranged(layout: FileLayout, rows: pa.Table) -> tuple[Order | None, Sequence[Part]]:

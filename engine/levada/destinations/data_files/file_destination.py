@@ -35,11 +35,18 @@ class FileDestination(FencedDestination[F], Generic[F]):
 
     batch_tasks: BatchRunner | None
     """The runner of the tasks that write batches. With None this process writes them."""
+    most_bytes_ahead: int = 128 << 20
+    """The bytes in memory for results of `fold_ahead`: the keys of about eight million rows."""
 
     def fold_ahead(self, events: TableEvents) -> None:
-        """Fold the file and write its data files in a task. A changelog has the commit in its rows, and waits."""
+        """Fold the file and write its data files in a task. A changelog has the commit in its rows, and waits.
+
+        Do nothing once the results of all tables take `most_bytes_ahead`.
+        """
         runner, state = self.batch_tasks, self._table_of(events.target)
         if runner is None or self.effective_mode(events.target) is not TableMode.UPSERT:
+            return
+        if sum(known.ahead.nbytes for known in self._known_states().values()) >= self.most_bytes_ahead:
             return
         with state.lock:
             task = self._task_ahead(state, events)

@@ -23,11 +23,10 @@ from levada.destinations.data_files.fold_task import FoldedRange, FoldTask
 from levada.destinations.data_files.storage import remove_files
 from levada.segments.batch import TableEvents
 from levada.segments.files import SegmentFile
+from levada.segments.rolled_back import Ranges
 
 _LONGEST_S: Final = 3600.0
 """The age from which data files are not used. Those of orphans are removed after a day at the earliest."""
-_MOST_BYTES: Final = 128 << 20
-"""The keys and incomplete rows in memory, above which no more files of a table are folded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +35,8 @@ class _Ahead:
 
     task: FoldTask
     begun_s: float
+    rolled_back: Ranges
+    """The changes that it leaves out."""
     folded: FoldedRange | None = None
     ended: bool = False
 
@@ -51,19 +52,24 @@ class FoldedAhead:
         self._changed = threading.Condition()
         self._files: dict[str, _Ahead] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """The keys and incomplete rows in memory, in bytes."""
+        with self._changed:
+            return sum(_size(f.folded) for f in self._files.values() if f.folded is not None)
+
     def fold(self, task: FoldTask, events: TableEvents, runner: BatchRunner) -> None:
         """Fold the only file of ``events`` in a task of ``runner``. Raise its errors.
 
-        Do nothing if the memory for results is used up, or if the task could not read the file.
+        Do nothing if the task could not read the file.
         """
         if events.on_this_machine and not runner.on_this_machine:
             return
         (file,) = events.files
         part = events.part(events.files)
-        mine = _Ahead(task, self._clock())
+        mine = _Ahead(task, self._clock(), file.rolled_back)
         with self._changed:
-            full = sum(_size(f.folded) for f in self._files.values() if f.folded is not None) >= _MOST_BYTES
-            if full or part is None or not events.as_staged or file.path in self._files:
+            if part is None or not events.as_staged or file.path in self._files:
                 return
             self._files[file.path] = mine
         name, never = f"changes of {task.schema.name}", threading.Event()
@@ -125,7 +131,8 @@ class FoldedAhead:
             return False
         whole = max(task.after, events.after) <= file.first_lsn and file.last_lsn < events.until
         young = self._clock() - mine.begun_s < _LONGEST_S
-        if whole and young and _same_form(mine.task, task):
+        same_rows = mine.rolled_back == file.rolled_back
+        if whole and young and same_rows and _same_form(mine.task, task):
             return True
         self.forget([file.path])
         return False

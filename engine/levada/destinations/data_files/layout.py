@@ -6,10 +6,12 @@ that Parquet has for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -17,9 +19,6 @@ from levada.destinations.data_files.source_types import as_stored
 from levada.errors import NeedsOperator
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
-
-if TYPE_CHECKING:
-    from levada.destinations.data_files.arrangement import Arrangement
 
 FIELD_ID: Final = b"PARQUET:field_id"
 
@@ -31,6 +30,29 @@ CHANGELOG_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     UNCHANGED: pa.list_(pa.string()),
 }
 """The additional columns of a changelog. The last one has the names of columns with unknown values."""
+
+
+Order = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows ``begin <= row < end`` of arranged rows, which belong to one partition.
+
+    ``partition`` is in the form of the table's format, and None in a table without partitions.
+    """
+
+    partition: Hashable
+    begin: int
+    end: int
+
+
+class Arrangement(Protocol):
+    """Divides rows among partitions, and sorts them. It is pickled into the tasks of a copy."""
+
+    def arrange(self, rows: pa.Table) -> tuple[Order, Sequence[Part]]:
+        """Return the new order of rows in the columns of the data files, and the parts of the arranged rows."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

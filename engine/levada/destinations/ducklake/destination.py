@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Self
@@ -17,10 +16,9 @@ from levada.copy.rows import TableRows
 from levada.copy.tasks import BatchRunner
 from levada.destinations.collisions import TargetName
 from levada.destinations.context import DestinationContext
-from levada.destinations.data_files.file_destination import FileDestination, FileTableState
+from levada.destinations.data_files.file_destination import FileDestination
 from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.left_out import LeftOutRows
-from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.region_reader import RegionReader
 from levada.destinations.ducklake import claims
 from levada.destinations.ducklake.columns import reconcile, replacement_columns
@@ -33,11 +31,11 @@ from levada.destinations.ducklake.format import create_catalog, read_format
 from levada.destinations.ducklake.group import LakeGroup
 from levada.destinations.ducklake.index_sync import live_files
 from levada.destinations.ducklake.intact import IntactTable, read_intact
+from levada.destinations.ducklake.lake_state import LakeState, copy_shadow, swap_shadow
 from levada.destinations.ducklake.repair import accept, repair_rows
-from levada.destinations.ducklake.replacement import Replacement
 from levada.destinations.ducklake.server import server_of, store_properties
 from levada.destinations.ducklake.settings import Settings
-from levada.destinations.ducklake.state import State, TableRow, key_text
+from levada.destinations.ducklake.state import State, key_text
 from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import (
     FullName,
@@ -49,7 +47,6 @@ from levada.destinations.ducklake.tables import (
 )
 from levada.destinations.ducklake.writes import (
     Catalog,
-    SyncedFiles,
     append_batch,
     commit,
     is_uncommitted,
@@ -63,14 +60,13 @@ from levada.destinations.erasure import Erased, Erasure
 from levada.destinations.fenced import (
     TableStates,
     check_same_table,
-    require_epoch,
 )
 from levada.destinations.groups import GroupWriter
 from levada.destinations.interface import Capabilities, OnSchemaChange, TableMode
 from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.ownership import Owner
 from levada.destinations.verification import FixedTable, Repair
-from levada.errors import DestinationChanged, LevadaError
+from levada.errors import LevadaError
 from levada.locations import target_name as path_name
 from levada.postgres.connection import PostgresConnection
 from levada.schema import ReplicatedTableSchema, TableTarget
@@ -79,28 +75,6 @@ from levada.segments.batch import EventBatch, TableEvents
 from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, eq=False)
-class LakeState(FileTableState):
-    """The state of one table that this process keeps between calls."""
-
-    index: TableIndex
-    synced: SyncedFiles = field(default_factory=SyncedFiles)
-    replacement: Replacement | None = None
-
-    def forget(self) -> None:
-        """Discard the state of a dropped table, with its index and shadow copy."""
-        FileTableState.forget(self)
-        self.index.forget()
-        self.synced.known = None
-        self.forget_replacement()
-
-    def forget_replacement(self) -> None:
-        """Discard the shadow copy, with its files and its index."""
-        if self.replacement is not None:
-            self.replacement.discard()
-            self.replacement = None
 
 
 class DuckLakeDestination(FileDestination[LakeState]):
@@ -336,28 +310,8 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
     def copy_replacement(self, target: TableTarget, rows: TableRows, mark: Watermark) -> bool:
         """Write the rows to data files that no snapshot refers to. Return False if there is no complete copy."""
-        catalog, state, schema = self._catalog(), self._table_of(target), target.schema
-        mode = self.effective_mode(target)
-        with state.lock:
-            state.forget_replacement()
-            try:
-                with self._database.transaction(f"beginning a copy of {schema.name}") as connection:
-                    found = self._state.find_copied(connection, schema.id, lock=True)
-                    if found is None or found[0].name != self.place_of(target):
-                        return False
-                    row, _ = found
-                    require_epoch(row.epoch, mark.epoch)
-                    intact = read_intact(connection, catalog.lake.uri, row)
-                    last_id = last_column_id(connection, intact.table.id)
-                    _, storage = take_folder(catalog, connection, row, intact.table, mark, rows.kept_place)
-            except DestinationChanged:
-                return False
-            folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
-            made = Replacement.begin(catalog, storage, intact, last_id, schema, mode, mark.lsn, folder)
-            state.replacement = made
-        writer = PartitionWriter.of_copy(made.storage, made.columns.files(), schema, mode, mark.lsn)
-        made.copied(rows.map_ranges(writer, made.ranges))
-        return True
+        place, mode = self.place_of(target), self.effective_mode(target)
+        return copy_shadow(self._catalog(), self._table_of(target), target.schema, place, mode, rows, mark)
 
     def write_replacement_events(self, events: EventBatch, mark: Watermark) -> bool:
         """Write the batch to more files that no snapshot refers to. Return False if the batch changes the columns."""
@@ -369,26 +323,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
     def swap_replacement(self, table: TableId, mark: Watermark) -> bool:
         """Replace all files and columns of the table by those of the shadow copy, in one commit."""
-        catalog, state = self._catalog(), self._states.of(table)
-        with state.lock:
-            made = state.replacement
-            if made is None:
-                return False
-            try:
-                stored = retried(lambda: self._swap(catalog, table, made, mark))
-            except BaseException as error:
-                if not isinstance(error, LevadaError) or not is_uncommitted(error):
-                    # The commit may have succeeded all the same. So keep the files, and never commit them again.
-                    state.replacement = None
-                    made.remove_index()
-                raise
-            if stored is None:
-                return False
-            state.replacement, state.seen = None, mark.lsn
-            state.synced.known = None
-            made.hand_over_index(stored.snapshot, state.index)
-            made.ranges.remove(made.range_names)
-            return True
+        return swap_shadow(self._catalog(), self._states.of(table), table, mark)
 
     def drop_replacement(self, table: TableId) -> None:
         """Remove the shadow copy's files and index."""
@@ -490,16 +425,6 @@ class DuckLakeDestination(FileDestination[LakeState]):
         intact = IntactTable(table, columns, content)
         copied = replacement_columns(columns, last_id, schema, mode)
         return CopiedTable(catalog.lake, row, intact, copied, storage, schema, mode)
-
-    def _swap(self, catalog: Catalog, table: TableId, made: Replacement, mark: Watermark) -> TableRow | None:
-        with self._database.transaction("reading a table to replace") as connection:
-            found = self._state.find_copied(connection, table, lock=True)
-            if found is None:
-                return None
-            row, _ = found
-            require_epoch(row.epoch, mark.epoch)
-            intact = read_intact(connection, catalog.lake.uri, row)
-        return made.commit(catalog, row, intact, mark)
 
     def _catalog(self) -> Catalog:
         """Return the catalog, which is opened or created at the first call."""

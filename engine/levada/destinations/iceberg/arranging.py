@@ -130,9 +130,9 @@ class FilePartitions:
         self, table: IcebergTable, paths: Sequence[str], written: Iterable[WrittenFile]
     ) -> list[FilePartition | None]:
         """Return the partitions of data files of the current snapshot, and of ``written``, which is not committed."""
-        new = {f.path: f.partition for f in written if isinstance(f.partition, FilePartition)}
         if not table.metadata.ever_partitioned:
             return [None] * len(paths)
+        new = _partitions(table, written)
         if any(path not in self.known and path not in new for path in paths):
             self.known = table.partitions()
         try:
@@ -150,4 +150,10 @@ class FilePartitions:
             self.known = {}
             return
         if self.known:
-            self.known |= {f.path: f.partition for f in written if isinstance(f.partition, FilePartition)}
+            self.known |= _partitions(table, written)
+
+
+def _partitions(table: IcebergTable, written: Iterable[WrittenFile]) -> dict[str, FilePartition]:
+    """Return the partitions of new files. Those without one belong to the spec that has none."""
+    none = FilePartition(table.metadata.unpartitioned_spec)
+    return {f.path: f.partition if isinstance(f.partition, FilePartition) else none for f in written}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from levada.copy.tasks import BatchRunner
 from levada.destinations.context import DestinationContext
+from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.fold_task import FoldTask
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.parallel_changelog import ChangelogTask, write_changes
 from levada.destinations.data_files.parallel_upsert import ParallelUpsert
 from levada.destinations.data_files.storage import remove_files
 from levada.destinations.iceberg.arranging import arranged_already
-from levada.destinations.iceberg.catalog import has_key
 from levada.destinations.iceberg.index_sync import synced_index
 from levada.destinations.iceberg.java import CommitConflict
+from levada.destinations.iceberg.ownership import has_key
 from levada.destinations.iceberg.schema import IcebergSchema, reconcile
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
@@ -40,7 +41,10 @@ def upsert_batch(
     """
     index = synced_index(state, table, events.schema, layout, pipeline)
     has_vectors = table.has_vectors
-    live = live_vectors(state, table) if has_vectors else {}
+    live: dict[str, DeletionVector] = {}
+    if has_vectors:
+        state.vectors = live_vectors(state.vectors, table)
+        live = state.vectors.by_file
     deletes = new_deletes(table.storage(), vectors=has_vectors)
     batch = ParallelUpsert(table.storage(), files, events.schema, index, deletes, runner=runner, ahead=state.ahead)
     deletes.partitions_of = lambda paths: state.partitions.of(table, paths, batch.files)

@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Final
 
 from levada import codes
-from levada.destinations import fenced
 from levada.destinations.collisions import TargetName
 from levada.destinations.context import DestinationContext
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
@@ -20,7 +19,7 @@ from levada.destinations.iceberg.copy_lease import CopyLease, require_not_newer
 from levada.destinations.iceberg.java import JavaObject, Jvm, Missing, each, java_errors
 from levada.destinations.iceberg.jdbc_check import UNCHANGED, has_tables
 from levada.destinations.iceberg.metadata import DATA_PATH, Property, TableMetadata
-from levada.destinations.iceberg.ownership import RecordedOwner, owner_of
+from levada.destinations.iceberg.ownership import RecordedOwner, key_property, owner_of
 from levada.destinations.iceberg.schema import IcebergSchema, initial_layout
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.table_folder import LocalFolders, TableFolder, folders_of
@@ -109,7 +108,8 @@ class IcebergCatalog:
         ``tags`` has the name of the tag meanwhile.
         """
         # It imports pyspark, which a destination does not need before it is opened.
-        from levada.destinations.iceberg.fixed_table import IcebergSnapshot, verification_session
+        from levada.destinations.iceberg.fixed_table import IcebergSnapshot
+        from levada.destinations.iceberg.spark_checksums import verification_session
 
         session = verification_session(self._session, self._config.spark_conf())
         made = IcebergSnapshot(session, table, self._config.name, lock, tags, keeps_columns=self._keeps_columns)
@@ -120,7 +120,8 @@ class IcebergCatalog:
         self, table: IcebergTable, made: Replacement, lock: AbstractContextManager[object]
     ) -> IcebergShadow:
         """Return a shadow copy's rows for a comparison. ``lock`` is held."""
-        from levada.destinations.iceberg.fixed_table import IcebergShadow, verification_session
+        from levada.destinations.iceberg.fixed_table import IcebergShadow
+        from levada.destinations.iceberg.spark_checksums import verification_session
 
         session = verification_session(self._session, self._config.spark_conf())
         return IcebergShadow(session, table, lock, made.uncommitted(table), made.layout, made.lsn)
@@ -490,25 +491,3 @@ class IcebergCatalog:
 
     def _identifier(self, name: TableName) -> JavaObject:
         return self.jvm.iceberg.catalog.TableIdentifier.of(self._namespace(name.namespace), name.name)
-
-
-def key_property(schema: ReplicatedTableSchema) -> str:
-    """Return the key's attnums in ascending order, as a table property."""
-    return json.dumps(sorted(schema.key))
-
-
-def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the Iceberg table was created for another mode, or has rows of another key."""
-    made_as = table.metadata.properties.get(Property.MODE)
-    fenced.check_same_table(table.name, schema, mode, made_as=made_as, same_key=has_key(table, schema))
-
-
-def check_same_mode(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
-    """Raise NeedsOperator if the Iceberg table was created for another mode."""
-    made_as = table.metadata.properties.get(Property.MODE)
-    fenced.check_same_table(table.name, schema, mode, made_as=made_as, same_key=True)
-
-
-def has_key(table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
-    """Return True if the key of ``schema`` identifies the rows of the Iceberg table."""
-    return table.metadata.properties.get(Property.KEY) == key_property(schema)

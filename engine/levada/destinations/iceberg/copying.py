@@ -6,11 +6,11 @@ from levada.copy.rows import TableRows
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.range_files import RangeFiles
 from levada.destinations.iceberg.arranging import arrange_as
-from levada.destinations.iceberg.catalog import check_same_table
 from levada.destinations.iceberg.copy_commit import commit_copy, write_leased
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.evolution import evolve_to
 from levada.destinations.iceberg.index_sync import index_copy
+from levada.destinations.iceberg.ownership import check_same_table
 from levada.destinations.iceberg.partitioning import PartitionLists
 from levada.destinations.iceberg.resumed_copy import commit_resumed
 from levada.destinations.iceberg.state import IcebergState

@@ -25,7 +25,7 @@ from levada.destinations.fenced import committed, missing
 from levada.destinations.groups import GroupWriter
 from levada.destinations.iceberg.arranging import arrange_as
 from levada.destinations.iceberg.batches import append_batch, task_ahead, upsert_batch
-from levada.destinations.iceberg.catalog import IcebergCatalog, check_same_mode, check_same_table
+from levada.destinations.iceberg.catalog import IcebergCatalog
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName, all_properties
 from levada.destinations.iceberg.checked_catalog import CheckedCatalog
 from levada.destinations.iceberg.copying import write_copy
@@ -47,6 +47,7 @@ from levada.destinations.iceberg.maintenance import (
     remove_left_tags,
     remove_orphans,
 )
+from levada.destinations.iceberg.ownership import check_same_mode, check_same_table
 from levada.destinations.iceberg.repair import accept, forget_missing_files, rewrite_keys
 from levada.destinations.iceberg.retention import is_expiry_due
 from levada.destinations.iceberg.scan import live_files

@@ -76,11 +76,13 @@ class FileDescriber:
 
     def vectors(self, vectors: Iterable[DeletionVector]) -> list[dict[str, Any]]:
         """Return the delete files of deletion vectors, new or replaced."""
-        return [describe_vector(v, self._unpartitioned) for v in vectors]
+        return [describe_vector(v, self.metadata.unpartitioned_spec) for v in vectors]
 
     def _described(self, written: WrittenFile, content: str) -> dict[str, Any]:
         partition = (
-            written.partition if isinstance(written.partition, FilePartition) else FilePartition(self._unpartitioned)
+            written.partition
+            if isinstance(written.partition, FilePartition)
+            else FilePartition(self.metadata.unpartitioned_spec)
         )
         return {
             "spec-id": partition.spec_id,
@@ -92,11 +94,6 @@ class FileDescriber:
             "record-count": written.rows,
             **({"sort-order-id": partition.sort_order} if content == "data" else {}),
         }
-
-    @property
-    def _unpartitioned(self) -> int:
-        specs, current = self.metadata.specs, self.metadata.spec_id
-        return next((number for number in (current, *specs) if not specs[number]), current)
 
 
 def require_files(storage: IcebergStorage, files: Sequence[WrittenFile], deletes: NewDeletes) -> None:

@@ -7,7 +7,7 @@ defined in `levada.destinations.verification`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +22,18 @@ from levada import codes
 from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.iceberg.damage import changed_files
 from levada.destinations.iceberg.java import java_errors
-from levada.destinations.iceberg.metadata import VERIFY_TAG, Property, TableFacts
+from levada.destinations.iceberg.metadata import VERIFY_TAG, Property
+from levada.destinations.iceberg.spark_checksums import (
+    COUNT,
+    count_rows,
+    frame_name,
+    hash_of,
+    joined,
+    json_text,
+    quoted,
+    split_options,
+    sum_of,
+)
 from levada.destinations.iceberg.spark_ranges import in_range
 from levada.destinations.iceberg.spark_text import canonical_text, frame
 from levada.destinations.verification import (
@@ -58,18 +69,6 @@ _POSITION: Final = "position"
 PLACES: Final = pa.schema([*DIGESTS, (_FILE, pa.int64()), (_POSITION, pa.int64())])
 """The result of `IcebergSnapshot.digests`. A file is a number here, because its path is longer than a row's hashes."""
 _ROWS_AT_ONCE: Final = 65_536
-_COUNT: Final = "_levada_count"
-_SMALLEST_SPLIT: Final = 256 << 10
-_LARGEST_SPLIT: Final = 128 << 20
-"""The bytes of files that one task reads."""
-_SESSION: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    # The results have few rows.
-    "spark.sql.shuffle.partitions": "8",
-    # A former read may have left the rows of a delete file in memory, which would hide that the file is missing.
-    "spark.sql.iceberg.executor-cache.delete-files.enabled": "false",
-}
 
 
 class IcebergSnapshot(FixedTable):
@@ -92,7 +91,7 @@ class IcebergSnapshot(FixedTable):
         self._java_table, self._lock, self._tags = table, lock, tags
         metadata = table.metadata
         self._session = session
-        self._name = ".".join(map(_quoted, (catalog, *table.name.namespace, table.name.name)))
+        self._name = ".".join(map(quoted, (catalog, *table.name.namespace, table.name.name)))
         self._table = str(table.name)
         self.snapshot = metadata.snapshot_id
         self.lost: tuple[str, ...] = ()
@@ -140,7 +139,7 @@ class IcebergSnapshot(FixedTable):
 
     def _chunks(self, comparison: Comparison, rows: DataFrame | None = None) -> pa.Table:
         chunks = self._hashed(comparison, rows=rows).groupBy((sf.col(KEY_HASH) % comparison.chunks).alias(CHUNK))
-        return self._collect(chunks.agg(_count(), _sum(sf.col(DIGEST), DIGEST)), CHUNKS)
+        return self._collect(chunks.agg(count_rows(), sum_of(sf.col(DIGEST), DIGEST)), CHUNKS)
 
     def chunks_after(self, comparison: Comparison, former: FixedTable, known: pa.Table) -> pa.Table:
         """Return what `chunks` does, from what was read of ``former`` and the files that only one of the two has.
@@ -172,8 +171,10 @@ class IcebergSnapshot(FixedTable):
         return self._by_key(comparison, self._in_chunks(comparison, self._hashed(comparison), chunks))
 
     def _by_key(self, comparison: Comparison, hashed: DataFrame) -> pa.Table:
-        digests = [_sum(_hash(sf.col(_frame_name(c))), column_digest(c.attnum)) for c in comparison.columns]
-        rows = hashed.groupBy(KEY_HASH).agg(sf.min(KEY).alias(KEY), _count(), _sum(sf.col(DIGEST), DIGEST), *digests)
+        digests = [sum_of(hash_of(sf.col(frame_name(c))), column_digest(c.attnum)) for c in comparison.columns]
+        rows = hashed.groupBy(KEY_HASH).agg(
+            sf.min(KEY).alias(KEY), count_rows(), sum_of(sf.col(DIGEST), DIGEST), *digests
+        )
         return self._collect(rows, comparison.rows_schema)
 
     def digests(self, comparison: Comparison, chunks: Sequence[int] | None) -> pa.Table:
@@ -314,13 +315,13 @@ class IcebergSnapshot(FixedTable):
         with self._reading():
             rows = self._shown(comparison, self._rows() if rows is None else rows)
             framed = self._counted(rows).select(
-                *(self._framed(rows, c).alias(_frame_name(c)) for c in comparison.columns),
-                _COUNT,
+                *(self._framed(rows, c).alias(frame_name(c)) for c in comparison.columns),
+                COUNT,
                 *more,
-                _shown([self._value(c) for c in comparison.key]).alias(KEY),
+                json_text([self._value(c) for c in comparison.key]).alias(KEY),
             )
-        key = _hash(_joined(comparison.identity))
-        row = _hash(_joined(comparison.columns))
+        key = hash_of(joined(comparison.identity))
+        row = hash_of(joined(comparison.columns))
         hashed = framed.withColumn(KEY_HASH, key)
         if not comparison.key or comparison.sample >= SAMPLE_PARTS:
             return hashed.withColumn(DIGEST, row)
@@ -336,12 +337,12 @@ class IcebergSnapshot(FixedTable):
             return rows
         if name is None:
             return rows.where(sf.lit(not comparison.marked))
-        mark = sf.col(_quoted(name))
+        mark = sf.col(quoted(name))
         return rows.where(mark.isNotNull() if comparison.marked else mark.isNull())
 
     def _range(self, comparison: Comparison, rows: DataFrame) -> SparkColumn | None:
         names = [self._read_as[c.attnum] for c in comparison.key]
-        typed = [(sf.lit(None), "", c) if n is None else (sf.col(_quoted(n)), rows.schema[n].dataType.simpleString(), c)
+        typed = [(sf.lit(None), "", c) if n is None else (sf.col(quoted(n)), rows.schema[n].dataType.simpleString(), c)
                  for n, c in zip(names, comparison.key, strict=True)]  # fmt: skip
         return in_range(typed, comparison.between)
 
@@ -351,7 +352,7 @@ class IcebergSnapshot(FixedTable):
         if self.snapshot is None or name is None:
             return 0
         with self._reading():
-            return int(self._rows().where(sf.col(_quoted(name)).isNotNull()).count())
+            return int(self._rows().where(sf.col(quoted(name)).isNotNull()).count())
 
     def whole_rows(self, schema: ReplicatedTableSchema, places: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield these rows of `digests` in the columns of ``schema``."""
@@ -377,25 +378,25 @@ class IcebergSnapshot(FixedTable):
     def _counted(self, rows: DataFrame) -> DataFrame:
         """Add how often a row counts: -1 for the old row of a changelog. Rows from before a TRUNCATE are left out."""
         if not self.is_history:
-            return rows.withColumn(_COUNT, sf.lit(1))
+            return rows.withColumn(COUNT, sf.lit(1))
         truncate = sf.when(sf.col(OP) == "T", sf.struct(COMMIT_LSN, ORDINAL))
         last = rows.agg(sf.max(truncate).alias("last")).first()
         if last is not None and last["last"] is not None:
             lsn, ordinal = last["last"]
             later = (sf.col(COMMIT_LSN) > lsn) | ((sf.col(COMMIT_LSN) == lsn) & (sf.col(ORDINAL) > ordinal))
             rows = rows.where(later)
-        return rows.withColumn(_COUNT, sf.when(sf.col(OP) == "D", sf.lit(-1)).otherwise(sf.lit(1)))
+        return rows.withColumn(COUNT, sf.when(sf.col(OP) == "D", sf.lit(-1)).otherwise(sf.lit(1)))
 
     def _value(self, column: Column) -> SparkColumn:
         name = self._read_as.get(column.attnum)
-        return sf.lit(None) if name is None else sf.col(_quoted(name))
+        return sf.lit(None) if name is None else sf.col(quoted(name))
 
     def _framed(self, rows: DataFrame, column: Column) -> SparkColumn:
         name = self._read_as.get(column.attnum)
         if name is None:
             return sf.lit("~|")
         kind = rows.schema[name].dataType.simpleString()
-        return frame(canonical_text(sf.col(_quoted(name)), column.type, kind), column.type)
+        return frame(canonical_text(sf.col(quoted(name)), column.type, kind), column.type)
 
 
 class IcebergShadow(IcebergSnapshot):
@@ -444,26 +445,6 @@ class IcebergShadow(IcebergSnapshot):
             self._uncommitted = None
 
 
-def verification_session(spark: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """Return a session in the same JVM whose settings do not depend on the user's. ``conf`` defines its catalog."""
-    session = spark.newSession()
-    for key, value in {**conf, **_SESSION}.items():
-        session.conf.set(key, value)
-    return session
-
-
-def split_options(facts: TableFacts, parallel: int) -> dict[str, int]:
-    """Return the options of a read by ``parallel`` tasks. By itself Iceberg reads 128 MiB of small files in one. Pure.
-
-    A table of that size has millions of rows, and each of their checksums takes microseconds.
-    """
-    if not facts.data_files:
-        return {}
-    size = min(_LARGEST_SPLIT, max(_SMALLEST_SPLIT, facts.bytes // parallel))
-    # A file weighs at least this much. With the average, all files together weigh at most twice their size.
-    return {"split-size": size, "file-open-cost": max(1, min(size, facts.bytes // facts.data_files))}
-
-
 def _path_hash() -> SparkColumn:
     return sf.xxhash64(sf.col("_file"))
 
@@ -472,33 +453,3 @@ def _signed(chunks: pa.Table, sign: int) -> pa.Table:
     numbers = pc.multiply(chunks[ROWS], sign)
     digests = chunks[DIGEST] if sign > 0 else pc.negate(chunks[DIGEST])
     return pa.table([chunks[CHUNK], numbers, digests], CHUNKS)
-
-
-def _frame_name(column: Column) -> str:
-    return f"frame_{column.attnum}"
-
-
-def _joined(columns: Sequence[Column]) -> SparkColumn:
-    return sf.concat(*(sf.col(_frame_name(c)) for c in columns))
-
-
-def _shown(values: Sequence[SparkColumn]) -> SparkColumn:
-    if not values:
-        return sf.lit("[]")
-    return sf.to_json(sf.array(*(v.cast("string") for v in values)))
-
-
-def _hash(text: SparkColumn) -> SparkColumn:
-    return sf.conv(sf.substring(sf.md5(text.cast("binary")), 1, 15), 16, 10).cast("long")
-
-
-def _sum(hashes: SparkColumn, name: str) -> SparkColumn:
-    return sf.sum(hashes.cast("decimal(20,0)") * sf.col(_COUNT)).cast("decimal(38,0)").alias(name)
-
-
-def _count() -> SparkColumn:
-    return sf.sum(sf.col(_COUNT).cast("long")).alias(ROWS)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

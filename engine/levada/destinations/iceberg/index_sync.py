@@ -9,8 +9,8 @@ from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.live_files import without_deletes
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.fenced import key_changed
-from levada.destinations.iceberg.catalog import has_key, key_property
 from levada.destinations.iceberg.metadata import Property, Snapshot
+from levada.destinations.iceberg.ownership import has_key, key_property
 from levada.destinations.iceberg.scan import live_files
 from levada.destinations.iceberg.schema import IcebergSchema
 from levada.destinations.iceberg.small_tables import Rewritten

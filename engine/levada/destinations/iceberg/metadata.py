@@ -225,6 +225,11 @@ class TableMetadata:
         return any(self.specs.values())
 
     @property
+    def unpartitioned_spec(self) -> int:
+        """The ID of the spec of files that are written without a partition."""
+        return next((number for number in (self.spec_id, *self.specs) if not self.specs[number]), self.spec_id)
+
+    @property
     def own_folder(self) -> str | None:
         """The folder of the table's data files if it belongs to this table alone, else None.
 

@@ -1,4 +1,4 @@
-"""The owner of an Iceberg table, as its table properties record it."""
+"""The owner, the key and the mode of an Iceberg table, as its table properties record them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from levada.destinations import fenced
 from levada.destinations.iceberg.catalog_config import TableName
 from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.table import IcebergTable
+from levada.destinations.interface import TableMode
 from levada.destinations.ownership import UNKNOWN, Owner, TableOwner
 from levada.schema import ReplicatedTableSchema
 from levada.values import QualifiedTable, TableId
@@ -56,3 +59,25 @@ def owner_of(properties: Mapping[str, str]) -> TableOwner:
         schema, name = json.loads(properties.get(Property.SOURCE, ""))
         source = QualifiedTable(str(schema), str(name)) if table else UNKNOWN
     return TableOwner(properties.get(Property.PIPELINE, ""), properties.get(Property.SOURCE_ID, ""), table, source)
+
+
+def key_property(schema: ReplicatedTableSchema) -> str:
+    """Return the key's attnums in ascending order, as a table property."""
+    return json.dumps(sorted(schema.key))
+
+
+def check_same_table(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
+    """Raise NeedsOperator if the Iceberg table was created for another mode, or has rows of another key."""
+    made_as = table.metadata.properties.get(Property.MODE)
+    fenced.check_same_table(table.name, schema, mode, made_as=made_as, same_key=has_key(table, schema))
+
+
+def check_same_mode(table: IcebergTable, schema: ReplicatedTableSchema, mode: TableMode) -> None:
+    """Raise NeedsOperator if the Iceberg table was created for another mode."""
+    made_as = table.metadata.properties.get(Property.MODE)
+    fenced.check_same_table(table.name, schema, mode, made_as=made_as, same_key=True)
+
+
+def has_key(table: IcebergTable, schema: ReplicatedTableSchema) -> bool:
+    """Return True if the key of ``schema`` identifies the rows of the Iceberg table."""
+    return table.metadata.properties.get(Property.KEY) == key_property(schema)

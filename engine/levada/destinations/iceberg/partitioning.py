@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.data_files.arrangement import Order, Part
-from levada.destinations.data_files.layout import field_id
+from levada.destinations.data_files.layout import Order, Part, field_id
 from levada.destinations.iceberg.schema import IcebergSchema, IcebergType
 from levada.destinations.iceberg.settings import TableSettings
 from levada.destinations.iceberg.terms import Term, parse_partition, parse_sort

@@ -54,7 +54,7 @@ def rewrite_keys(
     """
     if table.metadata.snapshot_id != lake.snapshot:
         raise CommitConflict("commit_conflict", f"another writer changed {table.name}")
-    live = live_vectors(state, table) if table.has_vectors else {}
+    live = live_vectors(state.vectors, table).by_file if table.has_vectors else {}
     if table.metadata.snapshot_id != lake.snapshot:
         raise CommitConflict("commit_conflict", f"the deletes of {table.name} were rewritten")
     deletes = new_deletes(table.storage(), vectors=table.has_vectors)

@@ -23,11 +23,11 @@ from levada.destinations.data_files.snapshot_rows import all_files, index_snapsh
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.arranging import arrange_as, name_taken
-from levada.destinations.iceberg.catalog import key_property
 from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.delete_files import NewDeletes
 from levada.destinations.iceberg.java import CommitConflict, JavaObject
 from levada.destinations.iceberg.metadata import Property
+from levada.destinations.iceberg.ownership import key_property
 from levada.destinations.iceberg.partitioning import resolve
 from levada.destinations.iceberg.schema import IcebergSchema, replacement_layout
 from levada.destinations.iceberg.settings import TableSettings

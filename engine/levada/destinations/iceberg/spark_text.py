@@ -1,6 +1,6 @@
 """The canonical text of values as expressions of Spark, as `levada.destinations.verification` defines it.
 
-The session's settings are those of `levada.destinations.iceberg.fixed_table.verification_session`.
+The session's settings are those of `levada.destinations.iceberg.spark_checksums.verification_session`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from levada.destinations.data_files.deletion_vectors import (
     DeletionVector,
@@ -26,17 +25,14 @@ from levada.destinations.iceberg.scan import positions_in_files
 from levada.destinations.iceberg.storage import POSITION_DELETES
 from levada.destinations.iceberg.table import IcebergTable
 
-if TYPE_CHECKING:
-    from levada.destinations.iceberg.state import IcebergState
-
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LiveVectors:
-    """The deletion vectors of a snapshot, by data file."""
+    """The deletion vectors of a snapshot, by data file. Without a snapshot there are none."""
 
-    snapshot_id: int
+    snapshot_id: int | None
     by_file: dict[str, DeletionVector]
 
 
@@ -63,22 +59,22 @@ def finish(deletes: PositionDeleteFiles | DeletionVectors, live: Mapping[str, De
     return NewDeletes(vectors=deletes.written, replaced=deletes.replaced)
 
 
-def live_vectors(state: IcebergState, table: IcebergTable) -> dict[str, DeletionVector]:
-    """Return the deletion vectors of the current snapshot by data file.
+def live_vectors(known: LiveVectors | None, table: IcebergTable) -> LiveVectors:
+    """Return the deletion vectors of the current snapshot: those that are ``known``, if they are its own.
 
     Position-delete files, which a table has from an older format version, are replaced by vectors first. Raise
     CommitConflict if data files were replaced meanwhile, so that positions that were looked up before are void.
     """
     current = table.metadata.snapshot_id
     if current is None:
-        return {}
-    if state.vectors is None or state.vectors.snapshot_id != current:
+        return LiveVectors(None, {})
+    if known is not None and known.snapshot_id == current:
+        return known
+    found = table.delete_files()
+    if found.by_position:
+        current = replace_position_deletes(table)
         found = table.delete_files()
-        if found.by_position:
-            current = replace_position_deletes(table)
-            found = table.delete_files()
-        state.vectors = LiveVectors(current, found.vectors)
-    return state.vectors.by_file
+    return LiveVectors(current, found.vectors)
 
 
 def replace_position_deletes(table: IcebergTable) -> int:

@@ -14,7 +14,7 @@ from levada.destinations.postgres.types import column_type, unquoted_type
 from levada.destinations.schema_changes import Added, Dropped, Renamed, Widened, check_changes, schema_diff
 from levada.schema import Column, ColumnType, ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
-from levada.segments.projection import widens
+from levada.segments.projection import is_retyped_in_utc, widens
 
 CHANGELOG_COLUMNS: Final = (
     (OP, "text"),
@@ -162,7 +162,8 @@ def sql_type(name: str) -> sql.SQL:
 
 
 def _fitted(before: HeldColumn, column: Column) -> HeldColumn | None:
-    if not widens(before.shape, column.type):
+    # The session converts times in UTC.
+    if not (widens(before.shape, column.type) or is_retyped_in_utc(before.shape, column.type)):
         return None
     return replace(before, name=column.name, type=column_type(column))
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Self, cast
 
 import psycopg
@@ -22,16 +21,11 @@ from levada.destinations.fenced import (
     FencedDestination,
     TableState,
     TableStates,
-    copied_constants,
     missing,
     require_epoch,
 )
 from levada.destinations.groups import GroupWriter
-from levada.destinations.interface import (
-    Capabilities,
-    OnSchemaChange,
-    Ordering,
-)
+from levada.destinations.interface import Capabilities, OnSchemaChange, Ordering
 from levada.destinations.ownership import Owner
 from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.apply import apply_table, evolve, write_changes
@@ -39,25 +33,25 @@ from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections, patiently, server_of
 from levada.destinations.postgres.erasing import delete_rows, places, vacuum
-from levada.destinations.postgres.fixed_table import PostgresVersion
+from levada.destinations.postgres.fixed_table import PostgresVersion, ReadState, Shown
 from levada.destinations.postgres.group import PostgresGroup
-from levada.destinations.postgres.intact import check_intact, is_guarded, read_storage, require_present
-from levada.destinations.postgres.kept_parts import KeptParts, complete
+from levada.destinations.postgres.intact import check_intact, read_storage, require_present
+from levada.destinations.postgres.kept_parts import complete, write_ranges
 from levada.destinations.postgres.left_out import rows_left_out
 from levada.destinations.postgres.naming import Naming
 from levada.destinations.postgres.region import keys_in
-from levada.destinations.postgres.repair import repair_rows
+from levada.destinations.postgres.repair import guard, repair_rows
 from levada.destinations.postgres.settings import Settings, TableOrdering
-from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy
+from levada.destinations.postgres.shadow_copy import ShadowCopy
 from levada.destinations.postgres.state import State, TableRow
-from levada.destinations.verification import FixedTable, Repair, is_kept
+from levada.destinations.verification import FixedTable, Repair
 from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
-from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark, resync_command
+from levada.values import Durability, QualifiedTable, TableId, Watermark, resync_command
 
 _log = logging.getLogger(__name__)
 
@@ -99,13 +93,14 @@ class PostgresDestination(FencedDestination[_Table]):
         guards=True,
         finds_rows=True,
         keeps_deleted=True,
+        retypes_in_utc=True,
     )
 
     def __init__(self, server: PostgresConnection, settings: Settings, context: DestinationContext) -> None:
         self._states = TableStates(lambda _: _Table())
         self._server = server
         self._context = context
-        self._naming = naming_of(settings)
+        self._naming = Naming.of(settings)
         self._state = State(settings.state_schema, Owner(context))
         self._claims = Claims(self._state)
         self._connections = Connections(server)
@@ -125,7 +120,7 @@ class PostgresDestination(FencedDestination[_Table]):
     @classmethod
     def planned_name(cls, settings: Settings, table: QualifiedTable, name: QualifiedTable) -> TargetName:
         """Return the table's name in the database."""
-        return naming_of(settings).target_name(table, name)
+        return Naming.of(settings).target_name(table, name)
 
     def startup(self) -> None:
         """Create the tables of the state, so that an unusable database is reported before a copy begins."""
@@ -220,7 +215,8 @@ class PostgresDestination(FencedDestination[_Table]):
             patiently(lambda: self._serve(copy, mark, place))
         except BaseException:
             if rows.kept_place != copy.id:
-                self._drop_shadow(schema.id)
+                with suppress(LevadaError):
+                    self.drop_replacement(schema.id)
             raise
         self._table_of(target).seen = mark.lsn
         return Durability.DURABLE
@@ -307,7 +303,7 @@ class PostgresDestination(FencedDestination[_Table]):
     def fixed(self, target: TableTarget) -> FixedTable | None:
         """Return the table as of a transaction that stays open, also if another session has changed it."""
 
-        def state_of(connection: WatchedConnection) -> tuple[QualifiedTable, Layout, Lsn] | None:
+        def state_of(connection: WatchedConnection) -> Shown | None:
             if (found := self._state.find_copied(connection, target.id)) is None:
                 return None
             row, lsn = found
@@ -320,7 +316,7 @@ class PostgresDestination(FencedDestination[_Table]):
         """Return the shadow copy as of a transaction that stays open."""
         copy = self._table_of(target).shadow
 
-        def state_of(connection: WatchedConnection) -> tuple[QualifiedTable, Layout, Lsn] | None:
+        def state_of(connection: WatchedConnection) -> Shown | None:
             lsn = None if copy is None else shadow_copy.position(connection, self._state, copy, lock=False)
             return None if copy is None or lsn is None else (copy.place, copy.layout, lsn)
 
@@ -329,21 +325,11 @@ class PostgresDestination(FencedDestination[_Table]):
     def _fixed(
         self,
         target: TableTarget,
-        state_of: Callable[[WatchedConnection], tuple[QualifiedTable, Layout, Lsn] | None],
+        state_of: ReadState,
     ) -> FixedTable | None:
         self._require_last_rows(target, "PostgreSQL")
-        version = PostgresVersion(
-            self._server, target.schema, keeps_columns=self._context.on_schema_change is OnSchemaChange.IGNORE
-        )
-        try:
-            found = state_of(version.begin())
-            if found is None:
-                version.close()
-                return None
-            version.show(*found)
-        except BaseException:
-            version.close()
-            raise
+        keeps_columns = self._context.on_schema_change is OnSchemaChange.IGNORE
+        version = PostgresVersion.open(self._server, target.schema, state_of, keeps_columns=keeps_columns)
         self._table_of(target).compared = version
         return version
 
@@ -375,12 +361,7 @@ class PostgresDestination(FencedDestination[_Table]):
         """Guard the table. If another session may have changed it, it stays changed until `accept_repair`."""
         with self._transaction(f"guarding the table of {schema.name}") as connection:
             row = self._locked(connection, schema, mark)
-            if is_kept(partial(check_intact, connection, row), repair):
-                return
-            if not is_guarded(connection, row):
-                self._state.guard(connection, row.place)
-            known = row.storage or read_storage(connection, row)
-            self._state.save(connection, row, replace(row, storage=known.unaccepted()))
+            guard(connection, self._state, row, repair)
 
     def accept_repair(self, target: TableTarget, fixed: FixedTable, mark: Watermark) -> None:
         """Make ``mark`` the table's watermark, because the version ``fixed`` equals the source there."""
@@ -480,16 +461,9 @@ class PostgresDestination(FencedDestination[_Table]):
         return self._naming.place(target.schema.name, target.name)
 
     def _fill(self, copy: ShadowCopy, rows: TableRows, place: QualifiedTable) -> None:
-        constants = tuple(copied_constants(copy.mode, copy.lsn).items())
-        writer = PartitionWriter(self._server, self._state.schema, copy.id, copy.place, constants)
-        keeper = KeptParts(self._server, self._state.schema, copy.id, copy.place)
-        copied = rows.map_ranges(writer, keeper)
+        copied = write_ranges(self._server, self._state.schema, copy, rows)
         with self._transaction(f"completing the copy of {place}") as connection:
             complete(connection, self._state, copy, copied)
-
-    def _drop_shadow(self, table: TableId) -> None:
-        with suppress(LevadaError):
-            self.drop_replacement(table)
 
     @contextmanager
     def _transaction(
@@ -527,8 +501,3 @@ class OrderedPostgresDestination(PostgresDestination):
     """The destination with the ordering Pipeline: one transaction has the changes of all tables."""
 
     capabilities: ClassVar[Capabilities] = replace(PostgresDestination.capabilities, ordering=Ordering.PIPELINE)
-
-
-def naming_of(settings: Settings) -> Naming:
-    """Return the rules for the names of tables."""
-    return Naming(settings.schema_name, settings.state_schema)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final
+from typing import Final, Self, TypeAlias
 
 import psycopg
 import pyarrow as pa
@@ -38,6 +38,11 @@ _TEXT: Final = 25
 _PLACES_AT_ONCE: Final = 20_000
 _TEXT_ARRAY: Final = 1009
 
+Shown: TypeAlias = tuple[QualifiedTable, Layout, Lsn]
+"""The relation whose rows a version shows, its columns, and its watermark."""
+ReadState: TypeAlias = Callable[[WatchedConnection], Shown | None]
+"""Reads in the transaction of a version what it shows. None if there is no table."""
+
 
 class PostgresVersion(FixedTable):
     """The rows of a table as of its watermark ``applied``. Thread-safe."""
@@ -53,6 +58,23 @@ class PostgresVersion(FixedTable):
         self._utf8 = True
         self._ended = False
         self._connection = open_connection(server, "verify")
+
+    @classmethod
+    def open(
+        cls, server: PostgresConnection, schema: ReplicatedTableSchema, state_of: ReadState, *, keeps_columns: bool
+    ) -> Self | None:
+        """Return the version that ``state_of`` finds, or None if it finds none."""
+        version = cls(server, schema, keeps_columns=keeps_columns)
+        try:
+            found = state_of(version.begin())
+            if found is None:
+                version.close()
+                return None
+            version.show(*found)
+        except BaseException:
+            version.close()
+            raise
+        return version
 
     def begin(self) -> WatchedConnection:
         """Begin the transaction, and return its connection to read the table's state. Call `show` next."""

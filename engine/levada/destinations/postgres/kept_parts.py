@@ -13,11 +13,12 @@ from typing import Any, LiteralString
 
 from psycopg import sql
 
-from levada.copy.rows import CopiedRows, FinishedRange
+from levada.copy.rows import CopiedRows, FinishedRange, TableRows
+from levada.destinations.fenced import copied_constants
 from levada.destinations.postgres import shadow_copy
 from levada.destinations.postgres.connections import begin_transaction, open_connection
 from levada.destinations.postgres.failures import destination_errors
-from levada.destinations.postgres.shadow_copy import ShadowCopy, superseded
+from levada.destinations.postgres.shadow_copy import PartitionWriter, ShadowCopy, superseded
 from levada.destinations.postgres.state import PARTS, State
 from levada.destinations.postgres.upsert import delete_keys
 from levada.errors import Transient
@@ -85,6 +86,13 @@ class KeptParts:
                     return connection.execute(query, {"copy": self.copy_id, **values}).fetchall()
             finally:
                 connection.close()
+
+
+def write_ranges(server: PostgresConnection, state_schema: str, copy: ShadowCopy, rows: TableRows) -> CopiedRows[str]:
+    """Write the rows to the shadow copy, each range in a transaction of its own. Return their parts."""
+    constants = tuple(copied_constants(copy.mode, copy.lsn).items())
+    writer = PartitionWriter(server, state_schema, copy.id, copy.place, constants)
+    return rows.map_ranges(writer, KeptParts(server, state_schema, copy.id, copy.place))
 
 
 def complete(connection: WatchedConnection, state: State, copy: ShadowCopy, copied: CopiedRows[str]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from psycopg import sql
 
 from levada.destinations.collisions import TargetName
+from levada.destinations.postgres.settings import Settings
 from levada.errors import NeedsOperator
 from levada.values import QualifiedTable
 
@@ -23,6 +24,11 @@ class Naming:
 
     template: str
     state_schema: str
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the rules of a destination's settings."""
+        return cls(settings.schema_name, settings.state_schema)
 
     def place(self, source: QualifiedTable, name: QualifiedTable) -> QualifiedTable:
         """Return the table's schema and name at the destination.

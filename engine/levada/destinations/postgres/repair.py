@@ -7,6 +7,8 @@ was: the changes from there on lead to the same rows, whether or not they were r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -16,10 +18,12 @@ from psycopg import sql
 from levada.destinations.checksum_sql import at_places, joined_places
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.fixed_table import PostgresVersion
+from levada.destinations.postgres.intact import check_intact, is_guarded, read_storage
 from levada.destinations.postgres.naming import identifier
+from levada.destinations.postgres.state import State, TableRow
 from levada.destinations.postgres.types import equal_is_identical
 from levada.destinations.postgres.upsert import replace_rows
-from levada.destinations.verification import KEY_HASH, PLACE, Comparison, Repair
+from levada.destinations.verification import KEY_HASH, PLACE, Comparison, Repair, is_kept
 from levada.errors import Transient
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
@@ -73,3 +77,13 @@ def _delete(
         deleted += connection.execute(statement).rowcount
     connection.execute("SET LOCAL enable_seqscan = on")
     return deleted
+
+
+def guard(connection: WatchedConnection, state: State, row: TableRow, repair: Repair) -> None:
+    """Guard the table. If another session may have changed it, it stays changed until its repair is accepted."""
+    if is_kept(partial(check_intact, connection, row), repair):
+        return
+    if not is_guarded(connection, row):
+        state.guard(connection, row.place)
+    known = row.storage or read_storage(connection, row)
+    state.save(connection, row, replace(row, storage=known.unaccepted()))

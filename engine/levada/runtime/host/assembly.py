@@ -63,6 +63,7 @@ from levada.spec.guard import Guard as GuardSpec
 from levada.spec.running import Approval, Retries
 from levada.spec.running import Verify as VerifySpec
 from levada.spec.source import DdlTrigger, PostgresServer
+from levada.spec.table_sync import TableVerify
 from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
@@ -351,6 +352,7 @@ def _table_config(spec: TableSyncSpec, manifests: Manifests, keys: MaskKeyFiles)
         copy_where=spec.copy_.where or "",
         keyless=spec.keyless or pipeline.tables.keyless,
         metadata=pipeline.tables.metadata if spec.metadata is None else spec.metadata,
+        verify=_verify(pipeline.verify, spec.verify) if spec.verify.is_set else None,
     )
 
 
@@ -376,13 +378,19 @@ def _retries(spec: Retries) -> RetryLimits:
     return RetryLimits(spec.max_attempts + 1, float(spec.delay_seconds), float(spec.max_delay_seconds))
 
 
-def _verify(verify: VerifySpec) -> VerifyConfig:
-    continuous = verify.continuous
+def _verify(verify: VerifySpec, own: TableVerify | None = None) -> VerifyConfig:
+    """Return the comparisons of all tables, or of one with settings of its own."""
+    own = own or TableVerify()
+    every_hours = verify.every_hours if own.every_hours is None else own.every_hours
+    sample_percent = verify.sample_percent if own.sample_percent is None else own.sample_percent
+    rolling_hours = own.continuous.every_hours
+    if rolling_hours is None:
+        rolling_hours = verify.continuous.every_hours
     return VerifyConfig(
-        verify.every_hours * 3600.0,
-        verify.sample_percent / 100,
-        verify.before_swap,
-        ContinuousConfig(continuous.every_hours * 3600.0, continuous.max_source_load_percent / 100),
+        every_hours * 3600.0,
+        sample_percent / 100,
+        verify.before_swap if own.before_swap is None else own.before_swap,
+        ContinuousConfig(rolling_hours * 3600.0, verify.continuous.max_source_load_percent / 100),
     )
 
 

@@ -10,7 +10,6 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from levada import __version__
 from levada.status import (
     CatchUpProgress,
     CopyProgress,
@@ -21,6 +20,7 @@ from levada.status import (
     VerifiedProgress,
 )
 from levada.values import Lsn
+from levada.version import VERSION
 
 WAL_STATUSES: Final = ("reserved", "extended", "unreserved", "lost")
 """The values of `pg_replication_slots.wal_status`, from good to bad."""
@@ -58,7 +58,7 @@ def metric_families(progress: Progress) -> Iterator[Metric]:
 
 def _pipeline(progress: Progress) -> Iterator[Metric]:
     p = _One(progress.pipeline)
-    yield p.labelled("pipeline_info", "Constant 1, labelled with the engine's version", {"version": {__version__: 1}})
+    yield p.labelled("pipeline_info", "Constant 1, labelled with the engine's version", {"version": {VERSION: 1}})
     yield p.labelled(
         "state", "1 for the state the process is in", {"state": {s.value: s is progress.state for s in PipelineState}}
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
 from levada.apply.applier import Applier
+from levada.destinations.answers import perform
 from levada.errors import LevadaError
 from levada.runtime.stages.messages import (
     ApplyEnded,
@@ -48,6 +50,7 @@ class AheadStage(Stage):
         super().__init__(parts)
         self._applier = applier
         self._pool = MarkedPool(_AT_ONCE, "levada-ahead")
+        self._removals = MarkedPool(1, "levada-ahead-removals")
         self._begun: dict[str, _Begun] = {}
         """By the paths of the files."""
         if parts.destination.capabilities.folds_ahead:
@@ -74,7 +77,9 @@ class AheadStage(Stage):
         try:
             self._applier.fold_ahead(table, after, file, schema)
         except (LevadaError, InterruptedError, OSError) as error:
-            _log.info("%s: a file is folded after the COMMIT, not before: %s", schema.name, error)
+            # Without the hint of the error: a file that was rolled back meanwhile is missing, and nothing is wrong.
+            why = error.message if isinstance(error, LevadaError) else error
+            _log.info("%s: a file is folded after the COMMIT, if there is one, and not before: %s", schema.name, why)
         except Exception:
             _log.exception("%s: a file could not be folded before the COMMIT", schema.name)
 
@@ -105,10 +110,17 @@ class AheadStage(Stage):
             if record is None or (end_lsn is not None and self._registry.position(record) >= end_lsn):
                 over.setdefault(begun.table, []).append(path)
         for table, paths in over.items():
-            self._destination.forget_ahead(table, paths)
+            self._removals.submit(self._forget, table, paths)
             for path in paths:
                 del self._begun[path]
 
+    def _forget(self, table: TableId, paths: Sequence[str]) -> None:  # in a pool, as an object store may be slow
+        try:
+            perform(self._destination.forget_ahead, table, paths)
+        except Exception:
+            _log.exception("data files from before a COMMIT are left at the destination")
+
     def close(self) -> None:
-        """Wait for the files that are folded now."""
-        self._pool.shutdown(cancel_futures=True)
+        """Wait for the files that are folded or removed now. The end of the destination removes the other results."""
+        for pool in (self._pool, self._removals):
+            pool.shutdown(cancel_futures=True)

@@ -178,7 +178,7 @@ class ResyncStage(Stage):
                 return
         # A parked table whose watermark is unknown has at most the staged changes.
         elif reached >= (self._registry.position(record) if backlog.position_known(table) else staged):
-            if self._config_ref.current.verify.before_swap and not resync.shadow.compared:
+            if self._config_ref.current.verify_of(record.name).before_swap and not resync.shadow.compared:
                 self._verify(record)
                 return
             if record.tag.until is not None:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from levada.errors import LevadaError
 from levada.postgres.append_publication import read_state
 from levada.postgres.catalog import describe_without_waiting
-from levada.postgres.generated_columns import as_streamed
+from levada.postgres.generated_columns import PUBLISHES_GENERATED, as_streamed, streamed_columns
 from levada.postgres.kept_sessions import SESSIONS
-from levada.postgres.storage import read_storage
+from levada.postgres.storage import StorageSnapshot, read_storage
 from levada.runtime.stages.messages import SegmentStaged, StorageRead
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.append_record import publication_names
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from levada.capture.column_marks import ColumnMarks
+    from levada.postgres.description import TableDescription
 
 _log = logging.getLogger(__name__)
 
@@ -121,7 +123,8 @@ class StoragePoller(Stage):
             with SESSIONS.session(self._config_ref.current.source, "rewrites") as connection:
                 marked, unmarked = self._write_marks(connection, wanted)
                 self._refused = frozenset(unmarked)
-                self._inbox.put(StorageRead(read_storage(connection, tables, examined), marked, unmarked))
+                snapshot = self._with_streamed(connection, read_storage(connection, tables, examined))
+                self._inbox.put(StorageRead(snapshot, marked, unmarked))
         except Exception as error:
             _log.warning("the check for rewritten tables failed: %s", error)
             self._inbox.put(StorageRead(None))
@@ -138,8 +141,26 @@ class StoragePoller(Stage):
                 unmarked[table] = Unmarked(error) if error.retried else self._unmarked(connection, table, error)
             else:
                 if description is not None:
-                    marked[table] = columns_of(description.columns)
+                    marked[table] = columns_of(self._streamed(connection, description).columns)
         return marked, unmarked
+
+    def _with_streamed(self, connection: psycopg.Connection[Any], snapshot: StorageSnapshot) -> StorageSnapshot:
+        """Return the snapshot with the generated columns that are streamed, which few tables have."""
+        tables = [table for table, storage in snapshot.tables.items() if storage.generated]
+        if not tables or connection.info.server_version < PUBLISHES_GENERATED:
+            return snapshot
+        names = publication_names(self._config_ref.current, self._store)
+        members = read_state(connection, names, tables).members
+        listed = {table: members[table].columns for table in tables if table in members}
+        return replace(snapshot, streamed=streamed_columns(connection, names.main, listed))
+
+    def _streamed(self, connection: psycopg.Connection[Any], description: TableDescription) -> TableDescription:
+        """Return the definition with the generated columns that are streamed."""
+        if not description.generated:
+            return description
+        names = publication_names(self._config_ref.current, self._store)
+        found = read_state(connection, names, [description.id]).members.get(description.id)
+        return as_streamed(connection, names.main, description, None if found is None else found.columns)
 
     def _unmarked(self, connection: psycopg.Connection[Any], table: TableId, error: LevadaError) -> Unmarked:
         """Return the columns of a table that the role may not lock. The catalog shows them to every role."""

@@ -77,7 +77,8 @@ class TableRegistry:
         self.handled, self.shadows = handled, shadows
         self.phases = PhaseChanges(shared, unverified)
         self.moves = PartitionMoves(shared)
-        self.storage = StorageJournal(store, self.phases.park_until_resync, self.moves)
+        in_utc = destination.capabilities.retypes_in_utc
+        self.storage = StorageJournal(store, self.phases.park_until_resync, self.moves, retypes_in_utc=in_utc)
         self.positions = Positions(shared, self.phases, self.storage, unverified, self.moves)
         retries = self._retries = TableRetries(self.phases, self.positions)
         self.places = PlaceCheck(shared, self.phases, retries)

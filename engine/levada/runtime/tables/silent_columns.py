@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 Columns: TypeAlias = frozenset[tuple[int, str, int, int]]
-"""The attnum, name, type and type modifier of each column that is not generated."""
+"""The attnum, name, type and type modifier of each column that is streamed."""
 
 
 def columns_of(columns: Iterable[Column | ExcludedColumn]) -> Columns:
@@ -82,11 +82,12 @@ class SilentColumns:
         version = self._store.get_table_schema(record.id, NEWEST_VERSION)
         if version is None or version.snapshot_id > snapshot.start:
             return False
-        now = frozenset((a, c.name, c.type_oid, c.typmod) for a, c in storage.columns.items() if not c.generated)
-        # The snapshot does not show whether generated columns are streamed. Their next row does.
-        generated = {a for a, c in storage.columns.items() if c.generated}
+        # Where the snapshot does not show whether generated columns are streamed, their next row does.
+        streamed = snapshot.streamed.get(record.id)
+        lacks = storage.generated if streamed is None else storage.generated - streamed
+        now = frozenset((a, c.name, c.type_oid, c.typmod) for a, c in storage.columns.items() if a not in lacks)
         every: list[Column | ExcludedColumn] = [*version.columns, *version.excluded]
-        known = columns_of(c for c in every if c.attnum not in generated)
+        known = columns_of(c for c in every if streamed is not None or c.attnum not in lacks)
         return now != known and now != self._marked.get(record.id)
 
     def refused(self, record: TableRecord, unmarked: Unmarked) -> None:

@@ -37,6 +37,7 @@ from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change
 from levada.schema.storage import TableStorage
 from levada.schema.table import NEWEST_VERSION
+from levada.schema.types import MOMENTS
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Errored, Init
 from levada.values import Lsn, QualifiedTable, TableId, resync_command
@@ -54,6 +55,7 @@ class StorageJournal:
     """Keeps the baselines in the store and compares the evidence with them. For the supervisor's thread only.
 
     ``park`` parks a table until it is resynced. Without ``moves`` a partition that comes or goes with rows parks it.
+    With ``retypes_in_utc`` the destination does, see `Capabilities`.
     """
 
     def __init__(
@@ -61,8 +63,11 @@ class StorageJournal:
         store: PipelineStore,
         park: Callable[[TableRecord, LevadaError], None],
         moves: PartitionMoves | None = None,
+        *,
+        retypes_in_utc: bool = False,
     ) -> None:
         self._store = store
+        self._retypes_in_utc = retypes_in_utc
         self._park = park
         self._moves = moves
         self._held: dict[TableId, list[_Announced | TablesUnpublished | TablesDropped]] = {}
@@ -335,7 +340,12 @@ class StorageJournal:
         if self._park_flawed(record, after.flaws):
             return
         version = self._store.get_table_schema(record.id, NEWEST_VERSION)
-        names = {} if version is None else {c.attnum: c.name for c in version.columns}
+        columns = () if version is None else version.columns
+        names = {c.attnum: c.name for c in columns}
+        if self._retypes_in_utc:
+            # Not one that is masked, or stored as text.
+            moments = frozenset(c.attnum for c in columns if c.type.kind in MOMENTS and c.mask is None)
+            witness = replace(witness, moments=moments)
         found = find_change(record.id, names, before, after, witness)
         if found is not None and self._moves is not None:
             at = None if statement is None else (statement.committed, statement.ordinal)

@@ -94,11 +94,12 @@ def verified_progress(report: TableReport) -> VerifiedProgress:
 def check_continuous(config: PipelineConfig, destination: Destination) -> None:
     """Raise NeedsOperator ``verify_unsupported`` if tables shall be compared by ranges and the destination cannot."""
     able = destination.capabilities.verifies_ranges and destination.capabilities.repairs
-    if config.verify.continuous.every_s and not able:
+    own = (table.verify for table in (config.default_table, *config.tables.values()))
+    if any(v is not None and v.continuous.every_s for v in (config.verify, *own)) and not able:
         raise NeedsOperator(
             "verify_unsupported",
             f"the destination {destination.name} cannot compare and repair ranges of its tables",
-            hint="remove spec.verify.continuous from the manifest, or use a destination of docs/verify.md",
+            hint="remove verify.continuous from the manifest, or use a destination of docs/verify.md",
         )
 
 

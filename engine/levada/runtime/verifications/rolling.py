@@ -30,13 +30,13 @@ def next_table(progress: Progress, config: PipelineConfig, now: datetime) -> Tab
     Only tables that are Ready are compared. Nothing is while a table is copied, resynced, or trails the source. The
     tables take turns, so that a large one does not keep the others from theirs.
     """
-    continuous = config.verify.continuous
-    if not continuous.every_s or progress.state != PipelineState.RUNNING:
+    chosen = [t for t in progress.tables if config.verify_of(t.table).continuous.every_s]
+    if not chosen or progress.state != PipelineState.RUNNING:
         return None
-    if rests_until(progress, continuous, now) > now or any(_is_busy(t, config) for t in progress.tables):
+    if rests_until(progress, config.verify.continuous, now) > now or any(_is_busy(t, config) for t in progress.tables):
         return None
-    able = [t for t in progress.tables if is_able(t) and not (t.differs or config.table(t.table).suspended)]
-    due = [t for t in able if _is_due(t.proof, continuous, now)]
+    able = [t for t in chosen if is_able(t) and not (t.differs or config.table(t.table).suspended)]
+    due = [t for t in able if _is_due(t.proof, config.verify_of(t.table).continuous, now)]
     return min(due, key=lambda t: (0.0 if t.proof is None else t.proof.at.timestamp(), t.table), default=None)
 
 

@@ -45,12 +45,14 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
         nonce = config.table(table.table).verify_nonce
         if nonce not in (0, table.verify_nonce) and not _was_interrupted(table, progress, now):
             return Due(table, True, nonce)
-    if not config.verify.every_s:
+    periods = {
+        t.table: timedelta(seconds=every_s) for t in progress.tables if (every_s := config.verify_of(t.table).every_s)
+    }
+    if not periods or _waits_for_turn(progress.tables, periods.values(), now):
         return None
-    period = timedelta(seconds=config.verify.every_s)
-    if _waits_for_turn(progress.tables, period, now) or any(trails(t, config) for t in progress.tables):
+    if any(trails(t, config) for t in progress.tables):
         return None
-    due = [t for t in able if _due_at(t, period, now) <= now]
+    due = [t for t in able if t.table in periods and _due_at(t, periods[t.table], now) <= now]
     if not due:
         return None
     first = min(due, key=lambda t: (_attempted_at(t, now) or datetime.min.replace(tzinfo=now.tzinfo), t.table))
@@ -88,11 +90,11 @@ def _was_interrupted(table: TableProgress, progress: Progress, now: datetime) ->
     return tried is not None and tried < progress.started_at and age_of(tried, now) < REQUEST_RETRY
 
 
-def _waits_for_turn(tables: Iterable[TableProgress], period: timedelta, now: datetime) -> bool:
-    """Return True if the last verification began less than the table's share of the period ago."""
-    known = list(tables)
-    began = [t.verify_tried for t in known if t.verify_tried is not None and t.verify_tried <= now]
-    return bool(began) and age_of(max(began), now) < period / len(known)
+def _waits_for_turn(tables: Iterable[TableProgress], periods: Iterable[timedelta], now: datetime) -> bool:
+    """Return True if the last verification began less than a table's share of the periods ago."""
+    began = [t.verify_tried for t in tables if t.verify_tried is not None and t.verify_tried <= now]
+    turn_s = 1 / sum(1 / period.total_seconds() for period in periods)
+    return bool(began) and age_of(max(began), now) < timedelta(seconds=turn_s)
 
 
 def _attempted_at(table: TableProgress, now: datetime) -> datetime | None:

@@ -142,7 +142,7 @@ class VerificationScheduler:
     def _compare(self, due: Due, cancelled: threading.Event) -> ErrorProgress | None:
         name, config = due.table.table, self._config_ref.current
         patience_s = config.limits.verifications.patience_s
-        options = VerifyOptions(sample=1.0 if due.requested else config.verify.sample, patience_s=patience_s)
+        options = VerifyOptions(sample=1.0 if due.requested else config.verify_of(name).sample, patience_s=patience_s)
         try:
             report = self._verifier.run_in_turn(name, options, cancelled)
         except Exception as failure:

@@ -1,0 +1,5 @@
+"""Levada's version."""
+
+from typing import Final
+
+VERSION: Final = "0.1.0"
