@@ -22,7 +22,7 @@ from levada.postgres.seal import warning
 # knows the newest ones. So it is tried with each publication, and an error says that the table is no member. A newer
 # identity shows in what PostgreSQL's own function says of the newest catalog. A row of pg_class with an xmax has a
 # successor. The tree of a root has partitions that are newer, unless there are so many that it takes long. One that is
-# not visible has got the identity FULL of its root. The statement may not have locked these tables, so the locks of
+# not visible may have any identity but FULL. The statement may not have locked these tables, so the locks of
 # this look end with it. A table may leave its publication without need.
 #
 # No plan is made of a table, not even by EXPLAIN: PostgreSQL would evaluate functions of its owner in rules and
@@ -191,7 +191,7 @@ _BARE: Final = sql.SQL("""
                         SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE c.relkind = 'p' AND t.isleaf
                     ) AS leaf(oid) LEFT JOIN pg_catalog.pg_class l ON l.oid = leaf.oid
                     WHERE c.oid = member.oid AND coalesce(l.relkind, 'r') = 'r'
-                        AND (coalesce(l.relreplident, c.relreplident) <> 'f' OR l.xmax <> '0')
+                        AND (l.oid IS NULL OR l.relreplident <> 'f' OR l.xmax <> '0')
                         AND pg_catalog.pg_get_replica_identity_index(leaf.oid) IS NULL);
                 RAISE 'without the locks';
             EXCEPTION WHEN OTHERS THEN
