@@ -240,6 +240,12 @@ INSIDE = {
         " IF i % 2 = 0 THEN RAISE 'x'; END IF;"
         " EXCEPTION WHEN raise_exception THEN NULL; END; END LOOP; END $$",
     ],
+    "many parts": [
+        "DO $$ BEGIN FOR i IN 1..10050 LOOP BEGIN INSERT INTO a VALUES (20000 + i, 'p');"
+        " EXCEPTION WHEN unique_violation THEN NULL; END; END LOOP; END $$",
+        "SAVEPOINT s", "INSERT INTO a SELECT i, repeat(md5(i::text), 60) FROM generate_series(40001, 42000) i",
+        "ROLLBACK TO SAVEPOINT s",
+    ],
     "released": ["SAVEPOINT s", "DELETE FROM a WHERE id % 3 = 0",
         "RELEASE SAVEPOINT s", "INSERT INTO a VALUES (9001, 'z')"],
     "moved keys": ["UPDATE a SET id = id + 100000 WHERE id % 2 = 0", "UPDATE a SET id = -id WHERE id % 5 = 0"],
@@ -254,12 +260,14 @@ INSIDE = {
 }  # fmt: skip
 """Statements of a transaction whose other changes are staged before its end."""
 
-EARLY = INSIDE.keys() - {"alter", "another table"}
+EARLY = INSIDE.keys() - {"alter", "another table", "many parts"}
 """Those with which it is staged before its end."""
 
 
 @pytest.mark.parametrize("ddl_messages", [False, True])
-@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.parametrize(
+    "inside", [pytest.param(n, marks=pytest.mark.nightly if n == "many parts" else ()) for n in INSIDE]
+)
 def test_statements_inside(db: Database, tmp_path: Path, inside: str, ddl_messages: bool) -> None:
     """Every event of a transaction that is staged before its end is as by protocol version 1."""
     capture, plain = (Capture(db, tmp_path / name, ddl_messages=ddl_messages) for name in ("staging", "plain"))

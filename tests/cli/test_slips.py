@@ -23,6 +23,25 @@ def select(path: Path, db: Database, *schemas: str) -> None:
     path.write_text(yaml.safe_dump(replicated(db, "replica_{schema}", store={"postgres": {}}, tables=tables)))
 
 
+def test_another_folder_is_named(manifest: Path, db: Database, tmp_path: Path) -> None:
+    """The same manifest in another folder has another work folder. A check and a run say so, once, with a way back."""
+    select(manifest, db, "public")
+    run(manifest)
+    assert "work_folder_changed" not in on(manifest, "check").output
+    other = tmp_path / "other folder" / "pipeline.yaml"
+    other.parent.mkdir()
+    other.write_text(manifest.read_text())
+    (other.parent / "secrets").symlink_to(tmp_path / "secrets")
+    checked = " ".join(on(other, "check").output.split())
+    assert "[work_folder_changed]" in checked
+    [folder] = re.findall(r"--work-dir (\S+)", checked)
+    assert "work_folder_changed" not in run(other, "--work-dir", folder)
+    db.execute("INSERT INTO orders VALUES (7)")
+    assert "[work_folder_changed]" in run(other)
+    assert "work_folder_changed" not in run(other)
+    assert db.query("SELECT id FROM replica_public.orders") == [(7,)]
+
+
 def test_a_mistyped_schema_removes_no_state(manifest: Path, db: Database) -> None:
     """The start is refused with the entry and the tables. After the correction no table is copied again.
 

@@ -111,7 +111,7 @@ def decimal(precision: int, scale: int) -> ColumnType:
         (decimal(10, 2), decimal(11, 4), False),
         (decimal(10, 2), decimal(9, 2), False),
         (ColumnType(Kind.INT4), ColumnType(Kind.TEXT), False),
-        (ColumnType(Kind.TIMESTAMP), ColumnType(Kind.TIMESTAMPTZ), False),
+        (ColumnType(Kind.TIMESTAMP), ColumnType(Kind.DATE), False),
         (ColumnType(Kind.UUID), ColumnType(Kind.TEXT), True),
         (ColumnType(Kind.TEXT), ColumnType(Kind.JSON), False),
         (

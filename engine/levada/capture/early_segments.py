@@ -244,10 +244,13 @@ class EarlySegments:
     def roll_back(self, xid: int, subtransaction: int) -> None:
         """Leave out the changes of a subtransaction of ``xid``, and remove the files of which nothing is left."""
         its = self._open.get(xid)
-        if its is None or its.writer is None or not its.parts.roll_back(subtransaction):
+        if its is None or its.writer is None:
             return
+        has_changes = its.parts.roll_back(subtransaction)
         if not its.parts.is_known:
             self._give_up(its, None)
+            return
+        if not has_changes:
             return
         its.rolled_back = its.parts.ranges
         try:

@@ -40,14 +40,17 @@ class Subtransactions:
 
     def add(self, messages: Sequence[bytes]) -> None:
         """Take messages of blocks, in their order."""
-        if len({_subtransaction(m) for m in messages}) == 1:
+        if len(self._runs) == self._most_runs or len({_subtransaction(m) for m in messages}) == 1:
             self._extend(messages)
             return
         for _, same in groupby(messages, _subtransaction):
             self._extend(list(same))
 
     def roll_back(self, xid: int) -> bool:
-        """Register that a subtransaction was rolled back. Return True if it has changes among the messages so far."""
+        """Register that a subtransaction was rolled back. Return True if it has changes among the messages so far.
+
+        The result says nothing once `is_known` is False.
+        """
         its = xid.to_bytes(4)
         if len(self._runs) == self._most_runs:
             self.is_known = False
@@ -81,7 +84,7 @@ class Subtransactions:
             yield first, end, its, lsn
 
     def _extend(self, messages: Sequence[bytes]) -> None:
-        """Take messages of one subtransaction."""
+        """Take messages of one subtransaction, or of any once there are too many runs."""
         counted = [m for m in messages if m[HEADER] in COUNTED]
         if not counted:
             return
