@@ -23,7 +23,7 @@ from tests.histories.player import Player
 from tests.histories.world import World
 
 _DECISIONS: Final = (
-    "add a primary key without", "give the table a primary key", "in the table's TableSync", "in a TableSync of",
+    "add a primary key without", "give the table a primary key", "the table's TableSync", "in a TableSync of",
     "correct columns.types",
 )  # fmt: skip
 """Parts of hints that ask for something of a person's choice."""
