@@ -35,17 +35,17 @@ class TextMemo(Generic[_V]):
 class Memo(Generic[_K, _V]):
     """The last result for each key. Inputs are compared by equality, which takes no time for the same objects.
 
-    Neither the inputs nor the results may be modified. Keys begin with a namespace, and beyond ``limit`` keys of one
-    all results of this namespace are forgotten.
+    Neither the inputs nor the results may be modified. Keys begin with the namespace and the name of a Pipeline. Beyond
+    ``limit`` keys of one, all of its results are forgotten.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int = 1) -> None:
         self._limit = limit
-        self._all: dict[Any, dict[_K, tuple[tuple[Any, ...], _V]]] = {}
+        self._all: dict[tuple[Any, ...], dict[_K, tuple[tuple[Any, ...], _V]]] = {}
 
     def get(self, key: _K, inputs: tuple[Any, ...], compute: Callable[[], _V]) -> _V:
         """Return the result for these inputs, computed unless the last ones of the key were equal."""
-        mine = self._all.setdefault(key[0], {})
+        mine = self._all.setdefault(key[:2], {})
         known = mine.get(key)
         if known is not None and known[0] == inputs:
             return known[1]
@@ -54,3 +54,11 @@ class Memo(Generic[_K, _V]):
         result = compute()
         mine[key] = inputs, result
         return result
+
+    def forget(self, namespace: str, pipeline: str) -> None:
+        """Forget the results of a Pipeline that is gone. A tenant may make and delete large ones without end."""
+        self._all.pop((namespace, pipeline), None)
+
+    def __len__(self) -> int:
+        """Return the number of Pipelines with results."""
+        return len(self._all)

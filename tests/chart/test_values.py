@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.chart.helm import CHART, template
+from tests.chart.helm import CHART, run, template
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -104,3 +104,12 @@ if __name__ == "__main__":
     head, _, rest = path.read_text().partition(BEGIN)
     path.write_text(head + BEGIN + table() + END + rest.partition(END)[2])
     sys.exit()
+
+
+def test_values_of_an_older_chart_are_refused_by_name() -> None:
+    """With ``helm upgrade --reuse-values`` they lack a section that came later. No template fails on it."""
+    sections = [(name,) for name, value in VALUES.items() if isinstance(value, dict) and value]
+    sections += [("metrics", name) for name, value in VALUES["metrics"].items() if isinstance(value, dict)]
+    for *above, name in [*sections, ("watchNamespaces",)]:
+        refused = run("template", "levada", CHART, "--set", f"{'.'.join([*above, name])}=null", check=False)
+        assert f"missing property '{name}'" in refused.stderr or not refused.returncode, (name, refused.stderr)

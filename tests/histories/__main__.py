@@ -26,7 +26,9 @@ WORLDS = (
     "ducklake-15-notrigger", "iceberg-16-changelog", "postgres-14-notrigger-resync", "iceberg-18-partitioned",
     "memory-17-resync", "memory-15-notrigger", "ducklake-17-notrigger-keep", "ducklake-16-leaves",
     "ducklake-18-resync-mark", "iceberg-17-resync-ignore", "ducklake-17-notrigger-append", "iceberg-18-mark",
-    "ducklake-18-resync-masks",
+    "ducklake-18-resync-masks", "ducklake-18-resync-small", "iceberg-18-small", "iceberg-18-resync-stored",
+    "ducklake-18-small-stored", "iceberg-18-resync-generated", "postgres-18-generated",
+    "iceberg-18-resync-partitioned-small-repartitioned", "ducklake-16-notrigger-resync-small",
 )  # fmt: skip
 """The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
 

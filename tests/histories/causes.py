@@ -72,7 +72,11 @@ _MASKS: Final = {
     "masked_column_missing": frozenset({"drop column", "drop and add column", "rename column", "swap columns"}),
 }
 """Errors of masked columns."""
-_STORED: Final = {"stored_type_refused": _VALUES | {"rename column", "swap columns", "drop and add column", "domain"}}
+_STORED: Final = {
+    "stored_type_refused": _VALUES | _COLUMNS,
+    # Another column may have the name of a choice, with values that do not fit it.
+    "unrepresentable_value": _VALUES | _COLUMNS,
+}
 """Errors of columns whose types are chosen."""
 CALM: Final = frozenset({"rename schema", "switch publication"})
 """Kinds that may park a table of which no statement changes more than rows."""

@@ -35,7 +35,7 @@ def _constant(draw: Draw, kind: str) -> str:
 def add_column(draw: Draw) -> Made:
     """Add a column without a default, or with a constant one."""
     table = draw.table(lambda t: not t.parent)
-    kind = draw.one(("text[]", "integer[]") if draw.trait("arrays", 0.3) else list(VALUES))
+    kind = draw.one(("text[]", "integer[]") if draw.trait("arrays", 0.5) else list(VALUES))
     default = draw.one(("", " DEFAULT {}", " NOT NULL DEFAULT {}")).format(_constant(draw, kind))
     return table, [f"ALTER TABLE {table.sql} ADD COLUMN {_name(draw)} {kind}{default}"]
 

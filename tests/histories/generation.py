@@ -29,6 +29,14 @@ _UNMET: Final = 3
 """The factor by which kinds are drawn more often that have not met each other yet."""
 _OF_PARTITIONS: Final = 0.3
 """The share of histories that change the partitions of a table for certain, besides those that do by chance."""
+_OVER_FILES: Final = {
+    kind: KINDS[kind][0]
+    for kind in (
+        "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns",
+        "widen column", "retype column", "default", "not null", "replace key", "key of a new column",
+    )
+}  # fmt: skip
+"""Kinds after which files at the destination are read or written, with their weights."""
 _EVERYWHERE: Final = 0.04
 """The share of steps that change all tables of a history."""
 _EMPTYING: Final = ("delete all", "truncate")
@@ -129,7 +137,7 @@ class Generator:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.sessions = [_Session() for _ in range(SESSIONS)]
-        self.several = self.rng.random() < 0.2
+        self.several = self.rng.random() < (0.7 if self.form.small else 0.2)
         self.phase = 0
         self.draw = Draw(self.rng, read_model(self.player.connection(0), self.player.schema))
         self.weights = swarm(self.rng, self.met)
@@ -139,6 +147,8 @@ class Generator:
         """The share of steps that are a change and a return."""
         self.larges = self.rng.choice((0.2, 0.5) if self.form.small else (0, 0, 0.2))
         """The share of steps that are a large transaction."""
+        self.hollows = self.rng.choice((0, 0.2, 0.6))
+        """The share of steps that change a table whose rows are deleted."""
         self.careful = False
         """True while a statement that fails is no part of the history, so that those around it are."""
         self.transactions = [0] * SESSIONS
@@ -187,6 +197,7 @@ class Generator:
             self._excursion: self.excursions,
             self._large: self.larges,
             self._everywhere: _EVERYWHERE,
+            self._hollow: self.hollows,
         }
         if not session.open and not session.failed and self.rng.random() < sum(ways.values()):
             [way] = self.rng.choices(list(ways), list(ways.values()))
@@ -275,6 +286,24 @@ class Generator:
         if together and self.sessions[number].open:
             self._control("COMMIT", number)
 
+    def _hollow(self, number: int) -> None:
+        """Delete the rows of a table, all or many, change what its files have, and insert rows again.
+
+        Each is a transaction of its own, so that files are there in which no row is left.
+        """
+        self._refresh(number)
+        tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
+        self.draw.focus, self.careful = (self.rng.choice(tables) if tables else ""), True
+        for kind in self.rng.choice(
+            (["delete all"], ["delete all"], ["update", "delete all"], ["delete"], ["truncate"])
+        ):
+            self._statement(kind, number)
+        for _ in range(self.rng.choice((1, 1, 2))):
+            self._statement(None, number, _OVER_FILES)
+        for kind in self.rng.choice(([], ["insert"], ["upsert", "update"])):
+            self._statement(kind, number)
+        self.draw.focus, self.careful = "", False
+
     def _large(self, number: int) -> None:
         """Play a transaction of many rows, with savepoints and DDL in it, and sometimes leave it open."""
         self._refresh(number)
@@ -295,7 +324,8 @@ class Generator:
                 return  # another session's lock has ended it
             if within and self.rng.random() < 0.8:
                 self._control(self.rng.choice(("ROLLBACK TO SAVEPOINT s", "RELEASE SAVEPOINT s")), number)
-        if self.rng.random() < 0.8:
+        # One that is left open ends later, or with the phase.
+        if self.rng.random() < 0.4:
             self._control(self.rng.choice(("COMMIT", "COMMIT", "COMMIT", "ROLLBACK")), number)
 
     def _end_or_savepoint(self, session: _Session) -> str:

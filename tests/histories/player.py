@@ -18,6 +18,7 @@ _ARRAY_DEFAULT = re.compile(r"ADD COLUMN .*\[\].* DEFAULT")
 _DEFAULT = re.compile(r"ADD COLUMN .* DEFAULT")
 _TWIN_LOCK = "150ms"
 _LOCK = "2500ms"
+_ATTACHED = re.compile(r"ATTACH PARTITION (\S+)")
 _KEPT_PUBLISHED = "without a replica identity out of publication"
 _CHANGED = b"""
 WITH RECURSIVE heirs(relid) AS (
@@ -130,9 +131,10 @@ class Player:
         if not step.table:
             self.oids.setdefault(0, set()).update(kinds)
             return
-        name = rendered(step.table, self.schema)
-        for (oid,) in self._aside(connection, _CHANGED, name, name):
-            self.oids.setdefault(oid, set()).update(kinds)
+        for table in (step.table, *_ATTACHED.findall(step.sql)):
+            name = rendered(table, self.schema)
+            for (oid,) in self._aside(connection, _CHANGED, name, name):
+                self.oids.setdefault(oid, set()).update(kinds)
 
     def _aside(self, connection: psycopg.Connection[Any], sql: bytes, *parameters: str) -> list[tuple[Any, ...]]:
         """Run a statement that is no part of the history, in the transaction of the session."""

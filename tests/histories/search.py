@@ -128,9 +128,10 @@ class Search:
 
 
 def _ending(history: History, plan: Plan, form: Form, log: str, together: str = "") -> Finding:
-    errors = [line for line in log.splitlines() if "error" in line.lower()] or [log[-300:]]
+    reason, _, text = log.partition("\n")
+    errors = [line for line in text.splitlines() if "error" in line.lower()] or [text[-300:]]
     codes = [word[1:-1] for word in errors[-1].split() if word.startswith("[") and word.endswith("]")]
-    return Finding("b", codes[-1] if codes else "ended", together + errors[-1], history, plan, str(form))
+    return Finding("b", codes[-1] if codes else "ended", f"{together}{reason}: {errors[-1]}", history, plan, str(form))
 
 
 def plan_of(seed: int) -> Plan:

@@ -10,6 +10,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any, Final
+from uuid import UUID
 
 import psycopg
 import pyarrow as pa
@@ -40,7 +41,7 @@ def plain(source: psycopg.Connection[Any], found: pa.Table, table: Watched, *, n
     kinds = dict(
         source.execute(
             "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
-            " AND NOT attisdropped", [table.compared],
+            " AND NOT attisdropped AND attgenerated = ''", [table.compared],
         ).fetchall()
     )  # fmt: skip
     chosen: dict[str, sql.Composable] = {}
@@ -71,7 +72,7 @@ def _printed(name: str, kind: str, stored: pa.DataType, nulls: bool) -> sql.Comp
         each = _range(sql.SQL("r"), kind)
         listed = sql.SQL("(SELECT coalesce(jsonb_agg({}), '[]') FROM unnest({}) r)::text").format(each, column)
         return sql.SQL("CASE WHEN {} IS NOT NULL THEN {} END").format(column, listed) if nulls else listed
-    if pa.types.is_map(stored) or kind == "hstore":
+    if pa.types.is_map(stored) or kind == "hstore" or (kind == "uuid" and not _is_text(stored)):
         return sql.SQL("{}::text").format(column)
     if kind == "timestamp with time zone" and _is_text(stored):
         return sql.SQL("({} AT TIME ZONE 'UTC')::text || '+00'").format(column)
@@ -90,7 +91,7 @@ def _text(value: Any, kind: str) -> str:
         return json.dumps(value, separators=(",", ":"))
     if isinstance(value, list):
         return ", ".join(f'"{key}"=>' + ("NULL" if v is None else f'"{v}"') for key, v in value)
-    return str(value)
+    return str(UUID(bytes=value) if isinstance(value, bytes) else value)
 
 
 def _bound(value: Any) -> Any:

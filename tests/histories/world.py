@@ -168,7 +168,8 @@ class World:
         """Start the engine, and wait until it answers."""
         paths = os.pathsep.join((str(self.engine.folder), str(_ROOT)))
         self.engine.start(*_POLLS, *(["small"] if self.form.small else []), PYTHONPATH=paths)
-        self._until(self._runs, LIMIT_S)
+        if not self._until(self._runs, LIMIT_S):
+            raise EngineEndedError(f"no start within {LIMIT_S:.0f} s\n{self.engine.log[-4000:]}")
 
     def _runs(self) -> bool:
         """Return True once the table that every world has is Ready."""
@@ -191,7 +192,8 @@ class World:
     def check(self) -> None:
         """Raise EngineEndedError if the engine has ended."""
         if not self.engine.runs():
-            raise EngineEndedError(self.engine.log[-4000:])
+            code = self.engine.process.returncode if self.engine.process else None
+            raise EngineEndedError(f"exit code {code}\n{self.engine.log[-4000:]}")
 
     def settle(self, spaces: tuple[str, ...], limit_s: float = SETTLED_S) -> None:
         """Wait until each table is parked, or Ready with all that is committed now, but not longer than the limit."""

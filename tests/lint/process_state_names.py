@@ -60,7 +60,5 @@ PROCESS_STATE: Final[Mapping[str, str]] = {
     "operator/levada_operator/__main__.py": _CHILD,
     "operator/levada_operator/act/metrics.py": "tests of metrics compare before and after, or start a process",
     "operator/levada_operator/app/main.py:sys.setswitchinterval": _CHILD,
-    "operator/levada_operator/decide/acceptance.py:_ACCEPTED": "it is compared with what it was made from",
-    "operator/levada_operator/decide/rollback.py:_FORMER": "it is compared with what it was made from",
     "operator/levada_operator/desired/manifest.py:_TEXTS": _OF_ARGUMENTS,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,6 +29,7 @@ from tests.rigs.waiting import LIMIT_S
 
 from levada_operator.act.budget import BURST, SPARE_PER_S, WriteBudget
 from levada_operator.act.events import REPEAT_AFTER, About, EventAggregator, namespace_event
+from levada_operator.act.fair_turns import FairTurns
 from levada_operator.act.runner import Outcome, Runner
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.watchdog import SWEEP_DEADLINE_S, WATCH_DEADLINE_S, Watchdog
@@ -186,6 +188,56 @@ def test_prompt_writes_of_a_namespace_delay_no_other() -> None:
         return order
 
     assert asyncio.run(script()).index("quiet") == 1
+
+
+def test_bulk_writes_of_a_namespace_delay_no_other() -> None:
+    """A tenant may have thousands of tables of many Pipelines. Those of another one have every second write."""
+
+    async def script() -> list[str]:
+        budget, order, until = WriteBudget(time.monotonic, burst=1), [], asyncio.get_running_loop().time() + LIMIT_S
+        for _ in range(200):
+            budget.answered(0.01)
+
+        async def write(namespace: str, count: int) -> None:
+            for _ in range(count):
+                assert await budget.take_bulk(until, namespace)
+                order.append(namespace)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(write("loud", 2) for _ in range(20)), write("quiet", 5))
+        return order
+
+    order = asyncio.run(script())
+    assert len(order) == 45
+    assert max(place for place, namespace in enumerate(order) if namespace == "quiet") < 15
+
+
+def test_nothing_is_kept_of_groups_that_wait_no_more() -> None:
+    """Namespaces come and go for as long as an operator runs."""
+
+    async def script() -> None:
+        turns = FairTurns()
+        for number in range(3):
+            async with turns.turn(number):
+                assert turns.busy
+        assert not turns.busy
+        assert not turns._groups
+
+    asyncio.run(script())
+
+
+def test_events_have_names_that_the_api_server_takes() -> None:
+    """A TableSync's name may be as long as any, and an Event's name has its digest besides."""
+    for name in ("n" * 253, "a" * 235 + "-" + "b" * 10, "a" * 235 + "." + "b" * 10):
+        draft = EventDraft(ObjectKey("TableSync", name), "TableErrored", "x" * 100_000)
+        book = EventAggregator()
+        event = book.event(About("data", "u", draft), NOON)
+        assert event is not None
+        made = event["metadata"]["name"]
+        assert len(made) <= 253
+        assert not {"-.", ".."} & {made[i : i + 2] for i in range(len(made))}
+        assert event["involvedObject"]["name"] == name
+        assert sum(len(part) for key in book._recorded for part in key) < 100, "a long message is not kept"
 
 
 def test_slow_writes_of_a_namespace_leave_threads_to_others() -> None:

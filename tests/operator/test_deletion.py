@@ -192,7 +192,7 @@ def test_policy_changed_last_is_the_one_that_holds() -> None:
 
 
 def test_a_cleanup_that_no_node_takes_says_so() -> None:
-    """After a minute, in an Event and in Ready. It is not given up, because a node may come."""
+    """In Ready, and after a minute in an Event. It is not given up, because a node may come."""
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
     for age, said in ((30, False), (61, True)):
         body = merge(pod_body("cleanup", "shop-cleanup-x", phase="Pending", conditions=[scheduled]),
@@ -201,10 +201,27 @@ def test_a_cleanup_that_no_node_takes_says_so() -> None:
         assert not plan.release
         assert ("CleanupWaiting" in [e.reason for e in plan.events]) is said
         ready = next(c for c in plan.statuses[0].status["conditions"] if c["type"] == "Ready")
-        assert ("the clean-up waits: no node takes the pod: 0/3 nodes" in ready["message"]) is said
+        assert "the clean-up waits: no node takes the pod: 0/3 nodes" in ready["message"]
+        assert "kubectl annotate pipeline shop -n data levada.dev/skip-cleanup=true" in ready["message"]
     over = reconcile(deleting(-601, owned=STOPPED, pods=(read_pod(body),), jobs=(job(),)))
     [abandoned] = [e.message for e in over.events if e.reason == "CleanupAbandoned"]
-    assert "was not done within 600 s: the clean-up waits: no node takes the pod" in abandoned
+    assert "was not done within 600 s: no node takes the pod" in abandoned
+
+
+def test_a_cleanup_whose_image_is_not_pulled_yet_says_so() -> None:
+    """Ready names the cause while the pod waits, and so does the Event if the time is over within the first minute."""
+    waiting = {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}
+    pulling = pod("cleanup", "shop-cleanup-x", containerStatuses=[{"name": "cleanup", "state": waiting}])
+    plan = reconcile(deleting(owned=STOPPED, pods=(pulling,), jobs=(job(),)))
+    ready = next(c for c in plan.statuses[0].status["conditions"] if c["type"] == "Ready")
+    assert ready["message"].startswith("the clean-up waits: no such image; check spec.driver.image")
+    stopping = reconcile(deleting()).statuses[0].status["conditions"]
+    assert next(c["message"] for c in stopping if c["type"] == "Ready") == "the driver is being stopped"
+    brief = pipeline(spec={"deletionPolicy": {"cleanupTimeoutSeconds": 30}})
+    young = replace(pulling, created=at(-5))
+    over = reconcile(deleting(-31, body=brief, owned=STOPPED, pods=(young,), jobs=(job(),)))
+    [abandoned] = [e.message for e in over.events if e.reason == "CleanupAbandoned"]
+    assert "was not done within 30 s: no such image" in abandoned
 
 
 def test_sql_stands_once() -> None:

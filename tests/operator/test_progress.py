@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -31,17 +33,19 @@ from tests.operator.samples import (
 
 from levada.status import TablePhase
 from levada_operator.app.fetch import Answer
-from levada_operator.app.progress_reader import ProgressReader
+from levada_operator.app.progress_reader import ProgressReader, read_answer
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.sweeper import Sweeper
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.phase import TableSyncPhase
+from levada_operator.decide.reconcile import Memos, reconcile
 from levada_operator.decide.slot import slot_sample
 from levada_operator.kube.interface import Cluster, Listing
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import PipelineKey
 from levada_operator.observe.observed import Observed
+from levada_operator.observe.progress import ProgressReport
 
 SHOP = PipelineKey("data", "shop")
 
@@ -119,6 +123,36 @@ def test_garbage_of_a_driver_is_no_answer(name: str, caplog: pytest.LogCaptureFi
     assert observed.report is not None
     assert observed.report.fetched_at == at(30)
     assert observed.unreadable == ""
+
+
+ODD: tuple[Any, ...] = (
+    None, True, -1, 2**63, 10**300, 1e308, float("inf"), "", "x" * 5000, "\x00", "\ud800", [], {}, [None], [{}],
+    {"a": 1}, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00+23:59", "0/FFFFFFFFFF",
+)  # fmt: skip
+
+
+def _below(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each field of a document."""
+    for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from _below(value[key], (*path, key))
+
+
+def test_whatever_a_driver_answers_is_decided() -> None:
+    """Its image is the tenant's. Each field may have any value: the status is written, and it is JSON in UTF-8."""
+    whole = document(table_document(), table_document("events"))
+    for number, path in enumerate(_below(whole)):
+        for odd in ODD[number % 8 :: 8]:
+            answer = deepcopy(whole)
+            at_path: Any = answer
+            for key in path[:-1]:
+                at_path = at_path[key]
+            at_path[path[-1]] = odd
+            report = read_answer(json.dumps(answer).encode(), NOON)
+            if not isinstance(report, ProgressReport):
+                continue
+            for write in reconcile(replace(running(), report=report), Memos()).statuses:
+                json.dumps(write.status, allow_nan=False, ensure_ascii=False).encode()
 
 
 def test_an_unreadable_driver_has_no_ready_table() -> None:

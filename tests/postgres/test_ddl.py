@@ -22,11 +22,12 @@ from levada.postgres.ddl import (
     remove_ddl_trigger,
 )
 from levada.postgres.ddl_functions import DDL_PREFIX
+from levada.postgres.publication_owners import mark_publication
 from levada.postgres.stream import ReplicationStream
 from levada.schema import IdentityKind
 from levada.schema.retypes import Cast
 from levada.stores import PostgresStore
-from levada.values import QualifiedTable, SnapshotId, TableId
+from levada.values import PipelineOwner, QualifiedTable, SnapshotId, TableId
 
 
 def is_ddl(message: bytes) -> bool:
@@ -260,6 +261,39 @@ def test_what_a_savepoint_has_rolled_back_does_not_outdate_a_catalog(
         other.execute("ALTER TABLE r ADD z int")
         c.execute("ALTER TABLE r ALTER v SET NOT NULL; COMMIT")
     assert [m.outdated for m in told(stream, 4)] == [False, False, False, True]
+
+
+@pytest.mark.since(15)
+def test_the_identities_that_the_trigger_gives_are_announced_once(
+    versions: Database, stream: ReplicationStream
+) -> None:
+    """Their root says what they are, and not each of perhaps thousands. Nothing else is hidden by that."""
+    versions.execute(
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+        *(f"CREATE TABLE r{n} PARTITION OF r FOR VALUES FROM ({n}) TO ({n + 1})" for n in range(3)),  # type: ignore[list-item]
+        "CREATE TABLE q (id int PRIMARY KEY)",
+        "CREATE TABLE other (id int)",
+        "ALTER PUBLICATION p SET (publish_via_partition_root = true)",
+        "ALTER PUBLICATION p ADD TABLE r, q",
+        "CREATE FUNCTION meddle() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF current_query() ~ 'r_pkey' AND NOT EXISTS (SELECT FROM information_schema.columns WHERE column_name = 'x')"
+        " AND EXISTS (SELECT FROM pg_class WHERE relname ~ '^r[0-9]' AND relreplident = 'f')"
+        " THEN ALTER TABLE public.q ADD x int; END IF; END $$",
+        "CREATE EVENT TRIGGER meddle ON ddl_command_end EXECUTE FUNCTION meddle()",
+        "ALTER EVENT TRIGGER meddle ENABLE ALWAYS",
+    )
+    with versions.connection.connect() as c:
+        mark_publication(c, "p", PipelineOwner("local-1", "shop"))
+    with versions.connect() as holder, versions.connect() as c:
+        holder.execute("BEGIN; ALTER PUBLICATION p ADD TABLE other")
+        c.execute("ALTER TABLE r DROP CONSTRAINT r_pkey")
+        c.execute("SET levada_ddl.lending = 'yes'; ALTER TABLE q ADD y int")
+        holder.execute("ROLLBACK")
+    found = told(stream, 3)
+    assert [m.name.name for m in found] == ["q", "r", "q"]
+    assert len(found[1].description.storage.leaves) == 3
+    oids = [int(leaf) for leaf in found[1].description.storage.leaves]
+    assert set(versions.query("SELECT relreplident::text FROM pg_class WHERE oid = ANY (%s)", oids)) == {("f",)}
 
 
 def test_an_altered_partition_is_announced_alone(versions: Database, stream: ReplicationStream) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig, table
 
+from levada.cli.render import errors
 from levada.postgres.lag import current_wal_lsn
 from levada.postgres.problems import Severity
 from levada.postgres.publications import inspect_coverage
@@ -108,6 +109,37 @@ def test_a_new_table_that_is_locked_is_published_later(rig: Rig, db: Database, r
     rig.wait_caught_up()
 
 
+@pytest.mark.since(15)
+@pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
+@pytest.mark.parametrize(
+    "statement", ["ALTER TABLE bad DROP CONSTRAINT bad_pkey", "ALTER PUBLICATION {} DROP TABLE bad"]
+)
+def test_a_publication_that_an_open_transaction_changes(
+    rig: Rig, db: Database, statement: LiteralString, running: bool
+) -> None:
+    """New tables wait for its end, and those that are streamed go on. The status names the session."""
+    db.execute(BAD)
+    rig.start()
+    rig.wait_caught_up()
+    if not running:
+        rig.stop()
+    with db.connect() as holder:
+        holder.execute("BEGIN")
+        holder.execute(statement.format(rig.config.publication.name).encode())
+        db.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO orders VALUES (1)")
+        if not running:
+            rig.start()
+        seen = rig.wait(lambda p: p.publication.error is not None and rig.destination.applied_rows.get("orders") == 1)
+        error = seen.publication.error
+        assert error is not None
+        assert (error.code, error.solution.rpartition(": ")[2]) == (
+            "table_locked",
+            f"SELECT pg_terminate_backend({holder.info.backend_pid})",
+        )
+        holder.execute("ROLLBACK")
+    rig.wait(lambda p: p.publication.error is None and rig.destination.copies_of("later") == 1)
+
+
 def test_nothing_has_caught_up_while_a_new_table_is_locked(rig: Rig, db: Database) -> None:
     """An ANALYZE of a table at the start keeps it from the publication. It is not left out of what is waited for."""
     db.execute(BAD)
@@ -155,3 +187,21 @@ def test_a_copy_waits_for_a_locked_table(rig: Rig, db: Database, running: bool) 
         holder.execute("COMMIT")
     rig.wait(lambda p: rig.destination.copies_of("bad") == 1)
     rig.wait_caught_up()
+
+
+def test_the_status_names_identities_that_are_lent_for_long(rig: Rig, db: Database) -> None:
+    """It has the table, the reason and the command, until the session that has the publication ends."""
+    db.execute("CREATE TABLE aside (id int)")
+    rig.config = replace(rig.config, limits=replace(rig.config.limits, lent_s=0.0))
+    rig.start()
+    rig.wait_caught_up()
+    with db.connect() as holder, db.connect() as c:
+        holder.execute(f"BEGIN; ALTER PUBLICATION levada_{db.name} ADD TABLE aside")  # type: ignore[arg-type]
+        c.execute("ALTER TABLE orders REPLICA IDENTITY NOTHING")
+        seen = rig.wait(lambda p: p.publication.lent is not None)
+        assert seen.publication.lent is not None
+        assert seen.publication.lent.code == "identity_lent"
+        assert "public.orders" in "".join(errors(seen))
+        holder.execute("ROLLBACK")
+        c.execute("ALTER TABLE orders REPLICA IDENTITY DEFAULT")
+    rig.wait(lambda p: p.publication.lent is None)

@@ -13,6 +13,7 @@ from tests.rigs.database import Database
 from tests.rigs.pipeline import Only, Rig
 
 from levada.runtime.source.new_tables import NewTables
+from levada.spec.source import IncludedTables
 
 
 @pytest.fixture
@@ -72,3 +73,27 @@ def test_a_source_that_creates_tables_all_the_time_is_not_read_all_the_time(rig:
         assert not looks.appeared(connection, rig.config)
         now = 2.0
         assert looks.appeared(connection, rig.config)
+
+
+def test_tables_stay_while_an_entry_matches_none(rig: Rig, db: Database) -> None:
+    """The entry may be mistyped. The tables that it leaves out are streamed meanwhile, and are not copied again."""
+    db.execute("CREATE TABLE bills (id int PRIMARY KEY)")
+
+    def select(*names: str) -> None:
+        entries = tuple(IncludedTables.model_validate({"schema": "public", "name": name}) for name in names)
+        rig.change(include=entries, selects=Only(*names))
+
+    select("orders", "bills")
+    rig.start()
+    rig.wait_caught_up()
+    select("orders", "bils")
+    slipped = rig.wait(lambda p: p.publication.error)
+    assert slipped.publication.error is not None
+    assert slipped.publication.error.code == "pattern_without_table"
+    db.execute("INSERT INTO bills VALUES (1)")
+    select("orders", "bills")
+    rig.wait(lambda p: not p.publication.error)
+    rig.wait_caught_up()
+    assert rig.destination.copies_of("bills") == 1
+    select("orders")
+    rig.wait(lambda p: {t.table.name for t in p.tables} == {"orders"})

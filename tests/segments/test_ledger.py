@@ -76,6 +76,13 @@ def test_a_lost_segment_is_missed_by_the_tables_that_need_it(
     assert find_missing(ledger, left, applied) == needing
 
 
+def test_the_last_segment_is_missed_also_if_an_older_one_is_there() -> None:
+    """The ledger knows its end, although no later segment follows."""
+    ledger = Ledger()
+    manifests = stage([{1}, {1}], ledger)
+    assert find_missing(ledger, manifests[:1], {TableId(1): 0}) == {TableId(1)}
+
+
 def test_a_segment_that_does_not_follow_the_one_before_is_noticed() -> None:
     """A running engine notices as well that a segment was never handed on."""
     manifests = stage([{1, 2}, {1}, {1, 2}], Ledger())

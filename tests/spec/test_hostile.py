@@ -40,3 +40,25 @@ def test_hostile_value_is_a_problem_of_the_manifest(value: str, problem: str) ->
     with pytest.raises(InvalidManifest) as raised:
         load_manifests(GOOD.replace("5432", value), "x.yaml")
     assert problem in raised.value.message
+
+
+MERGED = "a{0}: &a{0} {{<<: [*a{1}, *a{1}]}}"
+LISTED = "a{0}: &a{0} [*a{1}, *a{1}, *a{1}]"
+
+
+@pytest.mark.parametrize("line", [MERGED, LISTED])
+def test_aliases_of_aliases_are_refused_before_they_are_expanded(line: str) -> None:
+    """A few hundred bytes stand for billions of values. A person may write them, and so may a tenant in a ConfigMap."""
+    lines = "\n".join(["a0: &a0 {x: 1}", *(line.format(n, n - 1) for n in range(1, 60))])
+    with pytest.raises(InvalidManifest, match="its aliases repeat too much"):
+        load_manifests(f"{GOOD}{lines}\n", "x.yaml")
+
+
+def test_aliases_that_a_person_writes_are_values() -> None:
+    """An anchor may be used some times, as a value and as a merge key."""
+    text = GOOD.replace("port: 5432", "port: &port 5432, standby: {host: a, port: *port}")
+    with pytest.raises(InvalidManifest) as raised:
+        load_manifests(text, "x.yaml")
+    assert "alias" not in raised.value.message
+    merged = GOOD.replace("[{schema: public}]", "[&one {schema: public}, {<<: *one, schema: other}]")
+    assert len(load_manifests(merged, "x.yaml").pipeline.spec.tables.include) == 2

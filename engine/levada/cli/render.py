@@ -309,6 +309,7 @@ def errors(now: Progress) -> Iterator[str]:
         ("store", now.store.error),
         ("capture", now.capture.error),
         ("publication", now.publication.error),
+        ("publication", now.publication.lent),
         ("changed manifest", now.manifest.error),
     )
     yield from (error_text(what, error, now.at) for what, error in own if error is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, LiteralString
@@ -21,7 +21,7 @@ from levada.postgres.publications import create_statement, leave_out_unidentifie
 from levada.postgres.seal import SEAL_SCHEMA
 from levada.postgres.silence import WatchedConnection
 from levada.postgres.streamed import SCHEMAS_VERSION, leaves_of, streamed_relations
-from levada.postgres.utf8_names import named_rows
+from levada.postgres.utf8_names import named_rows, naming
 from levada.postgres.written_tables import WRITTEN
 from levada.schema import ReplicatedTableSchema, TypeInfo
 from levada.values import OnUnrepresentable, QualifiedTable, SnapshotId, TableId
@@ -268,8 +268,12 @@ def read_table_ids(
 def read_table_description(
     conn: psycopg.Connection[Any], table_id: TableId, query: sql.SQL = DESCRIPTION_QUERY
 ) -> TableDescription:
-    """Return the catalog's description of the table. Raise NeedsOperator ``table_missing``."""
-    with source_errors(f"reading the schema of table {int(table_id)}"), qualified_names(conn):
+    """Return the catalog's description of the table.
+
+    Raise NeedsOperator ``table_missing``, or ``text_unconvertible`` for a name that UTF-8 lacks.
+    """
+    doing = f"reading the schema of table {int(table_id)}"
+    with source_errors(doing), qualified_names(conn), naming(conn, table_id):
         row = conn.execute(query + sql.SQL(" WHERE c.oid = %s"), [int(table_id)]).fetchone()
     if row is None:
         raise table_missing(conn, table_id)
@@ -286,9 +290,10 @@ def table_missing(conn: psycopg.Connection[Any], table_id: TableId) -> NeedsOper
 
 
 def describe_tables(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> Mapping[TableId, TableDescription]:
-    """Return the catalog's descriptions of those tables that exist."""
+    """Return the catalog's descriptions of those tables that exist. The error of a single one names it."""
     query = DESCRIPTION_QUERY + sql.SQL(" WHERE c.oid = ANY (%s::oid[])")
-    with source_errors("reading the schemas of tables"), qualified_names(conn):
+    alone = naming(conn, next(iter(tables))) if len(tables) == 1 else nullcontext()
+    with source_errors("reading the schemas of tables"), qualified_names(conn), alone:
         rows = conn.execute(query, [[int(t) for t in tables]]).fetchall()
     return {(its := TableDescription.from_json(row[0])).id: its for row in rows}
 

@@ -23,6 +23,7 @@ from levada.postgres.lent_identities import (
     keep_chosen_body,
     lend_body,
 )
+from levada.postgres.lent_identities import SETTING as LENDING
 from levada.postgres.readmissions import CONTENT, CONTENT_BODY, CREATE_TABLE, SETTING, readmit_body
 from levada.postgres.replica_identity import FILTERS
 from levada.postgres.seal import EMIT, EMIT_BODY, KEY_TABLE, SEAL_SCHEMA, warning
@@ -210,6 +211,11 @@ _FAILURE: Final = sql.SQL("""WHEN OTHERS THEN
 # withdrawn.
 #
 # A block of its own describes, so that a failure there leaves the withdrawal as it is.
+#
+# An ALTER TABLE of the withdrawal itself calls the trigger again, for each of perhaps thousands of partitions. That of
+# the application's statement describes all of them afterwards, so the inner one ends. Anybody may set the parameter,
+# but only these functions have the context, in any language of the server: the one that called the statement that
+# called the trigger.
 _ANNOUNCE_BODY: Final = sql.SQL("""
 DECLARE
     concerned oid[];
@@ -224,7 +230,14 @@ DECLARE
     content jsonb;
     message pg_lsn;
     newest boolean := pg_catalog.current_setting('transaction_isolation') = 'read committed';
+    stack text;
 BEGIN
+    IF pg_catalog.current_setting({lending}, true) <> '' THEN
+        GET DIAGNOSTICS stack = PG_CONTEXT;
+        IF stack ~ {own} THEN
+            RETURN;
+        END IF;
+    END IF;
     SELECT array_agg(c.oid ORDER BY c.oid), bool_or(c.relhassubclass OR c.relkind = 'p' OR c.relispartition),
         bool_and(c.relreplident = 'd'), created OR bool_and(c.relispartition AND c.relkind = 'r')
     INTO altered, related, keyed, alone FROM pg_catalog.pg_class c
@@ -285,6 +298,10 @@ BEGIN
     message := pg_catalog.pg_logical_emit_message(true, {separator}, '');
 END
 """)
+_OWN: Final = (
+    rf"^[^\n]*\n[^\n]*\n[^\n]*\y{SEAL_SCHEMA}\.emit_table_change\(\)[^\n]*"
+    rf"\n[^\n]* REPLICA IDENTITY [A-Z]+[^\n]*\n[^\n]*\y{SEAL_SCHEMA}\.(lend|withdraw)\("
+)
 _FILTERED: Final = sql.SQL("""OR NOT newest OR EXISTS (
         SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = ANY (altered) AND r.prqual IS NOT NULL)""")
 # Also the children of the altered tables, which an ALTER of the parent changes too, and the ancestors of partitions.
@@ -418,6 +435,8 @@ def _trigger(name: str, event: str, tags: tuple[str, ...], function: sql.Identif
 
 def _announce_body(version: int, failure: sql.Composed) -> sql.Composed:
     return _ANNOUNCE_BODY.format(
+        lending=sql.Literal(LENDING),
+        own=sql.Literal(_OWN),
         filtered=_FILTERED if version >= FILTERS else sql.SQL(""),
         related=_RELATED,
         published=_PUBLISHED,

@@ -33,8 +33,8 @@ from levada.postgres.seal import warning
 # One statement may concern many tables. So one lock is waited for, and no longer than a quarter of the time that the
 # statement may take. Once that was in vain, the next ones are hardly waited for.
 #
-# A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication. The
-# ALTER TABLE calls the trigger again, which announces it.
+# A new partition does not inherit FULL of its root. It gets it here, because the root would leave the publication, and
+# is announced as it is afterwards.
 _WITHDRAW_BODY: Final = sql.SQL("""
 DECLARE
     bare oid[];

@@ -37,7 +37,8 @@ SELECT n.nspname, c.relname,
         AND a.attgenerated <> '' AND a.attnum > 0 AND NOT a.attisdropped
         AND (l.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = l.oid AND i.indimmediate
             AND (i.indisprimary AND l.relreplident = 'd' OR i.indisreplident AND l.relreplident = 'i')
-            AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))))
+            AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])))),
+    EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
 FROM unnest(%s::text[], %s::text[]) AS wanted(schema, name)
 JOIN pg_namespace n ON n.nspname = wanted.schema
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name ORDER BY 1, 2
@@ -64,20 +65,29 @@ def _remedies(
     """Yield the SQL of each table with the words before it in a sentence."""
     generated_matters = conn.info.server_version >= REFUSES_GENERATED
     relations = unidentified_relations(conn, tables)
-    for table, unused_key, generated, _ in _read(conn, tables):
+    for table, unused_key, generated, _, has_columns in _read(conn, tables):
         if unused_key:
             yield table, "run ", _identify(table, relations[table], "DEFAULT")
+        elif not has_columns:
+            yield table, "add a column and a primary key, or run ", _identify(table, relations[table], "FULL")
         elif generated and generated_matters:
             yield table, "", _without_generated(table, generated)
         else:
             yield table, "add a primary key, or run ", _identify(table, relations[table], "FULL")
 
 
+def generated_columns(
+    conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
+) -> Mapping[QualifiedTable, Sequence[str]]:
+    """Return the names of the generated columns of these tables and of their partitions."""
+    return {table: generated for table, _, generated, *_ in _read(conn, tables)}
+
+
 def upgrade_problems(conn: psycopg.Connection[Any], streamed: Collection[QualifiedTable]) -> Iterator[Problem]:
     """Yield a problem for each published table whose UPDATEs PostgreSQL 18 would refuse, on an older server."""
     if conn.info.server_version >= REFUSES_GENERATED:
         return
-    for table, unused_key, generated, refused in _read(conn, streamed):
+    for table, unused_key, generated, refused, _ in _read(conn, streamed):
         if refused:
             remedy = f"run {_alter(table, _DEFAULT)}" if unused_key else _without_generated(table, generated)
             yield Problem(
@@ -130,10 +140,10 @@ def _identify(table: QualifiedTable, relations: Sequence[QualifiedTable], identi
 @source_errors("reading the replica identities of tables")
 def _read(
     conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]
-) -> list[tuple[QualifiedTable, bool, list[str], bool]]:
+) -> list[tuple[QualifiedTable, bool, list[str], bool, bool]]:
     names = [[t.schema for t in tables], [t.name for t in tables]]
     rows = conn.execute(_TABLES, names).fetchall() if tables else ()
-    return [(QualifiedTable(schema, name), unused, generated, bad) for schema, name, unused, generated, bad in rows]
+    return [(QualifiedTable(schema, name), *found) for schema, name, *found in rows]
 
 
 def _alter(table: QualifiedTable, action: str) -> str:

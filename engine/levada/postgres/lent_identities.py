@@ -37,9 +37,9 @@ CREATE TABLE IF NOT EXISTS {table} (
     relation oid PRIMARY KEY, identity "char" NOT NULL, index oid, given "char" NOT NULL)
 """).format(table=TABLE)
 
-# FULL serves every table, but for one with generated columns from version 18 on: that one gets its key. An ALTER TABLE
-# calls the trigger again, which announces it. Only EXPLAIN shows for certain what PostgreSQL refuses, also to a
-# transaction that reads an older catalog. Such a one cannot change the record of another one that lent before it.
+# FULL serves every table, but for one with generated columns from version 18 on: that one gets its key. The trigger
+# announces the tables afterwards. Only EXPLAIN shows for certain what PostgreSQL refuses, also to a transaction that
+# reads an older catalog. Such a one cannot change the record of another one that lent before it.
 #
 # Other event triggers may refuse an ALTER TABLE, and a rule may hide from EXPLAIN what PostgreSQL refuses. Most of both
 # spare the role of a replica. Once a lock was waited for in vain, the next ones are hardly waited for.

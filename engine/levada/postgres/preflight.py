@@ -19,7 +19,7 @@ from levada.postgres.ddl import trigger_problems
 from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.generated_columns import generated_problems
-from levada.postgres.identity_remedies import identity_remedies, publish_all_hint, upgrade_problems
+from levada.postgres.identity_remedies import generated_columns, identity_remedies, publish_all_hint, upgrade_problems
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.managed_filters import filter_problem
 from levada.postgres.masked_columns import mask_errors
@@ -403,13 +403,17 @@ def _identity_problems(
     conn: psycopg.Connection[Any], unidentified: Iterable[QualifiedTable], request: PreflightRequest
 ) -> Iterator[Problem]:
     left_out = sorted(unidentified) if request.managed else []
-    remedies = identity_remedies(conn, left_out)
+    remedies, generated = identity_remedies(conn, left_out), generated_columns(conn, left_out)
     for table in left_out:
+        lacks, or_else = "has no replica identity", ""
+        if generated.get(table):
+            lacks = f"{lacks} without a generated column"
+            or_else = ", or stream them without a part of the key"
         yield Problem(
             Severity.WARNING,
             "identity_missing",
-            f"table {table} is left out, because it has no replica identity without a generated column: PostgreSQL"
-            " would reject its UPDATEs and DELETEs once it is published, or stream them without a part of the key",
+            f"table {table} is left out, because it {lacks}: PostgreSQL would reject its UPDATEs and DELETEs once it is"
+            f" published{or_else}",
             f"{remedies[table]}, or exclude it in spec.tables",
         )
 

@@ -13,6 +13,7 @@ from psycopg import sql
 from levada.postgres.description_sql import FLAW, STORAGE_QUERY, STORAGE_WITHOUT_SIZES
 from levada.postgres.failures import source_errors
 from levada.postgres.streamed import leaves_of
+from levada.postgres.utf8_names import CANNOT, is_utf8
 from levada.schema.flaws import LeafFlaw
 from levada.schema.storage import TableStorage
 from levada.values import Lsn, QualifiedTable, TableId
@@ -163,14 +164,11 @@ def read_storage(
     """Return the storage of those tables that exist, and which of the partitions ``examined`` are empty.
 
     Each of these has a transaction, or None. Partitions with rows from before it are ``kept``. Wait at most a second
-    for locked relations.
+    for locked relations. Leave out tables with names that UTF-8 lacks, whose copies and streams name them.
     """
     examined = examined or {}
     start = _position(conn)
-    try:
-        rows = _read(conn, STORAGE_QUERY, tables)
-    except psycopg.errors.LockNotAvailable:
-        rows = _read(conn, STORAGE_WITHOUT_SIZES, tables)
+    rows = _read_convertible(conn, tables)
     end = _position(conn)
     storages = _storages(rows)
     _, next_xid, running = (rows[0][2] if rows else "0:0:").split(":")
@@ -238,6 +236,37 @@ def _bounds(storage: TableStorage) -> Mapping[TableId, object]:
 
 def _storages(rows: list[Any]) -> Mapping[TableId, TableStorage]:
     return {TableId(oid): TableStorage.from_json(storage) for oid, storage, *_ in rows}
+
+
+def _read_convertible(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> list[Any]:
+    """Return the rows of all tables but for those with names that UTF-8 lacks, as of one snapshot."""
+    try:
+        return _read_unlocked(conn, tables)
+    except CANNOT:
+        if is_utf8(conn):
+            raise
+    with conn.transaction():
+        conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        return _read_halves(conn, list(tables))
+
+
+def _read_halves(conn: psycopg.Connection[Any], tables: list[TableId]) -> list[Any]:
+    """Return the rows of all tables, without those that cannot be read alone either."""
+    try:
+        return _read_unlocked(conn, tables)
+    except CANNOT:
+        if len(tables) == 1:
+            _log.debug("the storage of table %d is not read: it has names that UTF-8 lacks", int(tables[0]))
+            return []
+    middle = len(tables) // 2
+    return [*_read_halves(conn, tables[:middle]), *_read_halves(conn, tables[middle:])]
+
+
+def _read_unlocked(conn: psycopg.Connection[Any], tables: Collection[TableId]) -> list[Any]:
+    try:
+        return _read(conn, STORAGE_QUERY, tables)
+    except psycopg.errors.LockNotAvailable:
+        return _read(conn, STORAGE_WITHOUT_SIZES, tables)
 
 
 def _read(conn: psycopg.Connection[Any], storage: sql.SQL, tables: Collection[TableId]) -> list[Any]:

@@ -36,6 +36,17 @@ WHERE l.granted AND l.locktype = 'relation' AND c.relkind IN ('r', 'p') AND l.pi
 ORDER BY a.xact_start NULLS LAST, 1, 2
 """
 
+# ALTER PUBLICATION keeps its lock until its transaction ends, and so does a statement whose table the DDL trigger takes
+# out of the publication.
+_CHANGERS: Final = """
+SELECT l.pid, coalesce(a.application_name, ''), coalesce(a.state, '') FROM pg_locks l
+JOIN pg_publication p ON p.oid = l.objid AND l.classid = 'pg_publication'::regclass
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE p.pubname = %s AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND l.mode = 'AccessExclusiveLock'
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class TableLock:
@@ -75,9 +86,7 @@ class TableLock:
     @property
     def release(self) -> str:
         """Return the SQL that ends the lock, or finds the transaction that holds it."""
-        if self.pid is None:
-            return "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
-        return f"SELECT pg_terminate_backend({self.pid})"
+        return _release(self.pid)
 
 
 @source_errors("looking for the holders of locks")
@@ -112,6 +121,28 @@ def table_locked(what: str, locks: Sequence[TableLock]) -> Transient:
     more = f", and {len(locks) - _NAMED} more locks" if len(locks) > _NAMED else ""
     message = f"{what}: {', '.join(map(str, locks[:_NAMED]))}{more}"
     return Transient("table_locked", message, hint=f"if the lock does not end by itself: {locks[0].release}")
+
+
+@source_errors("looking for sessions that change the publication")
+def publication_locked(conn: psycopg.Connection[Any], publication: str) -> Transient | None:
+    """Return the error of a change that another session's open transaction prevents, None if none does.
+
+    From PostgreSQL 15 on, a transaction that has changed the publication keeps all others from that.
+    """
+    found = conn.execute(_CHANGERS, [publication]).fetchone()
+    if found is None:
+        return None
+    pid, application, state = found
+    session = ", ".join(part for part in (application and f"application {application}", state) if part)
+    holder = "a prepared transaction" if pid is None else f"PID {pid}" + (f" ({session})" if session else "")
+    message = f"publication {publication} lacks tables for now: it is being changed by {holder}"
+    return Transient("table_locked", message, hint=f"if the transaction does not end by itself: {_release(pid)}")
+
+
+def _release(pid: int | None) -> str:
+    if pid is None:
+        return "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
+    return f"SELECT pg_terminate_backend({pid})"
 
 
 def require_unlocked(conn: psycopg.Connection[Any], table: QualifiedTable) -> None:

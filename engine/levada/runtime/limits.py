@@ -49,7 +49,8 @@ class Limits:
     The order of a dedicated copy is read every ``order_poll_s``, and the slot's lag every ``lag_sample_s``. A clean-up
     waits ``session_end_s`` for the database session of an engine that has ended. Figures that are not published again
     for ``aging_s`` grow by the clock. No further small table is copied from a snapshot that is older than
-    ``shared_snapshot_s``, because it keeps the source from removing dead rows.
+    ``shared_snapshot_s``, because it keeps the source from removing dead rows. A replica identity that the event
+    trigger has lent is reported after ``lent_s``, and logged once in such a time.
     """
 
     ranges: RangeLimits = field(default_factory=RangeLimits)
@@ -64,3 +65,4 @@ class Limits:
     session_end_s: float = 30.0
     aging_s: float = 15.0
     shared_snapshot_s: float = 5.0
+    lent_s: float = 60.0

@@ -43,7 +43,7 @@ from levada.runtime.source.ownership import Claim, claim
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.slot_release import release_slot
-from levada.runtime.source.staging_place import save_staging
+from levada.runtime.source.staging_place import other_folder, save_staging
 from levada.runtime.source.start_guard import guarded_start
 from levada.runtime.source.start_rollback import SourceObjects, read_source_objects, roll_back_start
 from levada.runtime.source.store_epoch import epoch_above, raise_epoch, used_epochs
@@ -284,6 +284,8 @@ class Pipeline(PipelineRequests):
                 self._destination, config.retries, phases, stopping=self._stop_asked, report=self._report_waiting
             )
         save_place(config, store)
+        if (moved := other_folder(config, store)) is not None:
+            _log.warning("%s [%s]. %s", moved.message, moved.code, moved.hint)
         save_staging(config, store)
         if not SourceRecord(store).known:
             used = used_epochs(config, self._destination, manifests)

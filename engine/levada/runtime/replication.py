@@ -136,7 +136,7 @@ def prepare_replication(
         assembled.verifier,
         assembled.eraser,
         assembled.scheduler,
-        SourceWatch(around.config_ref, store.require_epoch, assembled.discovery.soon, identity_lost),
+        SourceWatch(around.config_ref, store.require_epoch, assembled.discovery.soon, identity_lost, inbox),
     )
 
 

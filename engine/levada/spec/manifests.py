@@ -28,6 +28,9 @@ _KINDS: Final[Mapping[str, type[PipelineManifest] | type[TableSyncManifest]]] = 
 _M = TypeVar("_M", bound=Model)
 
 _INTEGER_BITS: Final = 64
+_MAX_REPEATED: Final = 100_000
+"""Values that the aliases of a text may repeat. A text without aliases has no more values than characters."""
+_ENDLESS: Final = 1 << 40
 
 
 def manifest_digest(content: bytes) -> str:
@@ -241,9 +244,25 @@ def _nodes(text: str) -> list[tuple[_Loader, yaml.Node]]:
     loader, found = _Loader(text), []
     while loader.check_node():
         node = loader.get_node()
+        if node is not None and _expanded(node, {}) > len(text) + _MAX_REPEATED:
+            raise ConstructorError(None, None, "its aliases repeat too much", node.start_mark)
         if node is not None and not (isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")):
             found.append((loader, node))
     return found
+
+
+def _expanded(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return the number of values in a node if each alias is replaced by what it stands for.
+
+    A merge key or a copy of a value does so. A few lines of aliases of aliases may be billions of values.
+    """
+    if id(node) not in known:
+        known[id(node)] = 1  # An alias of an object that contains it is refused later.
+        children = node.value if isinstance(node, yaml.CollectionNode) else ()
+        for child in children:
+            pair = child if isinstance(child, tuple) else (child,)
+            known[id(node)] = min(_ENDLESS, known[id(node)] + sum(_expanded(each, known) for each in pair))
+    return known[id(node)]
 
 
 def _document(loader: _Loader, node: yaml.Node) -> _Document:

@@ -404,6 +404,8 @@ class PublicationProgress(Part):
 
     error: ErrorProgress | None = None
     """The selected tables that cannot be added to it. They are not replicated, and the others are."""
+    lent: ErrorProgress | None = None
+    """The tables that Levada's event trigger has given another replica identity, for more than a minute."""
     waits: Annotated[bool, Field(exclude=True)] = False
     """True while tables are added as soon as another session's lock on them ends. It is not in the JSON."""
 

@@ -36,7 +36,7 @@ class WriteBudget:
         self._spare = float(SPARE_BURST)
         self._at = clock()
         self.turns = FairTurns()
-        self._bulk_turn = asyncio.Lock()
+        self._bulk = FairTurns()
 
     def answered(self, seconds: float, status: int = 200, retry_after_s: float = 0.0, *, namespace: str = "") -> None:
         """Record the API server's answer to a write, as `WriteRate.answered` has it."""
@@ -49,13 +49,13 @@ class WriteBudget:
                 await asyncio.sleep(self._wait_s(missing))
             self._spend()
 
-    async def take_bulk(self, until: float) -> bool:
+    async def take_bulk(self, until: float, namespace: str = "") -> bool:
         """Wait for a token for a bulk write while no prompt write waits. Return False if there is none by ``until``.
 
-        ``until`` is a time of the event loop's clock.
+        Namespaces take turns, however many Pipelines each has. ``until`` is a time of the event loop's clock.
         """
         try:
-            async with asyncio.timeout_at(until), self._bulk_turn:
+            async with asyncio.timeout_at(until), self._bulk.turn(namespace):
                 while self.turns.busy or self._refilled() < 1:
                     await asyncio.sleep(self._wait_s(1))
                 self._spend()
@@ -65,7 +65,7 @@ class WriteBudget:
 
     def take_spare(self) -> bool:
         """Take a token for a spare write. Return False if other writes wait or few tokens are left."""
-        if self.turns.busy or self._bulk_turn.locked() or self._refilled() < _RESERVED or self._spare < 1:
+        if self.turns.busy or self._bulk.busy or self._refilled() < _RESERVED or self._spare < 1:
             return False
         self._spend()
         return True

@@ -10,11 +10,13 @@ from typing import Any, Final
 from levada.values import age_of
 from levada_operator.decide.conditions import shortened, timestamp
 from levada_operator.decide.events import EVENT_REASONS, EventDraft
-from levada_operator.names import API_VERSION, FIELD_MANAGER, digest
+from levada_operator.names import API_VERSION, FIELD_MANAGER, MAX_NAME, digest
 
 REPEAT_AFTER: Final = timedelta(minutes=5)
 _MAX_MESSAGE: Final = 1024
 """Maximum length of a message that the API server accepts."""
+_MAX_ABOUT: Final = MAX_NAME - 17
+"""Characters of its object's name that an Event's name begins with. The name of a TableSync may be as long as any."""
 _MAX_REMEMBERED: Final = 10_000
 _ONE_OF_ALL_MESSAGES: Final = ("ObjectsUnread",)
 """Reasons whose message changes with each object of the namespace. All Pipelines there would get each as an Event."""
@@ -38,7 +40,8 @@ class EventAggregator:
     def event(self, about: About, now: datetime) -> dict[str, Any] | None:
         """Return the Event to write, or None if the same Event was written within `REPEAT_AFTER`."""
         draft = about.draft
-        key = (about.uid, draft.reason, "" if draft.reason in _ONE_OF_ALL_MESSAGES else draft.message)
+        # A message may be as long as a spec, of which a tenant can write one after the other.
+        key = (about.uid, draft.reason, "" if draft.reason in _ONE_OF_ALL_MESSAGES else digest(draft.message))
         count, first, last = self._recorded.get(key, (0, now, None))
         if last is not None and age_of(last, now) < REPEAT_AFTER:
             return None
@@ -52,9 +55,8 @@ class EventAggregator:
             "namespace": about.namespace,
             "uid": about.uid,
         }
-        return _event(
-            f"{draft.about.name}.{digest(repr(key))}", about.namespace, involved, draft, (count + 1, first, now)
-        )
+        name = f"{draft.about.name[:_MAX_ABOUT].rstrip('-.')}.{digest(repr(key))}"
+        return _event(name, about.namespace, involved, draft, (count + 1, first, now))
 
 
 def namespace_event(about: About, now: datetime) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
@@ -13,19 +14,22 @@ class FairTurns:
     def __init__(self, slots: int = 1) -> None:
         self._slots = asyncio.Semaphore(slots)
         self._groups: dict[Hashable, asyncio.Lock] = {}
-        self._inside = 0
+        self._inside: Counter[Hashable] = Counter()
 
     @asynccontextmanager
     async def turn(self, group: Hashable) -> AsyncIterator[None]:
         """Wait for a turn, and hold it."""
-        self._inside += 1
+        self._inside[group] += 1
         try:
             async with self._groups.setdefault(group, asyncio.Lock()), self._slots:
                 yield
         finally:
-            self._inside -= 1
+            self._inside[group] -= 1
+            if not self._inside[group]:
+                # Groups come and go, and a process runs for months.
+                del self._inside[group], self._groups[group]
 
     @property
     def busy(self) -> bool:
         """True while a turn is held or waited for."""
-        return self._inside > 0
+        return bool(self._inside)

@@ -40,12 +40,12 @@ class RefusalCache:
             # No answer. After an outage the time of failing starts again.
             self._failing_since.pop((namespace, key), None)
             return None
+        if max(len(self._refused), len(self._failing_since)) >= _MAX_REMEMBERED:
+            self._refused.clear()
+            self._failing_since.clear()
         since = self._failing_since.setdefault((namespace, key), now)
         if not error.refused and age_of(since, now) < _REFUSED_AFTER:
             return None
-        if len(self._refused) >= _MAX_REMEMBERED:
-            self._refused.clear()
-            self._failing_since.clear()
         content = content_digest(body)
         refusal = Refusal(key, error.message, error.namespace_terminating, content)
         self._refused[namespace, key] = (now, content, refusal)

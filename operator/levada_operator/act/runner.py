@@ -30,6 +30,7 @@ _T = TypeVar("_T")
 _COUNTERS_EVERY: Final = {"Pipeline": timedelta(seconds=10), "TableSync": timedelta(seconds=60)}
 _PER_NAMESPACE: Final = 3
 """Concurrent requests about one namespace. A write of a large object takes seconds, and there are few threads."""
+_MAX_REMEMBERED: Final = 10_000
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _TABLES_S: Final = 5.0
 """Time limit for a plan's writes about tables. The next plan has the rest, based on the state by then."""
@@ -93,7 +94,7 @@ class Runner:
         """Write the statuses of TableSyncs without a Pipeline, until then. Return the written objects."""
         written: list[Body] = []
         for write in writes:
-            if not await self._budget.take_bulk(until):
+            if not await self._budget.take_bulk(until, namespace):
                 break
             try:
                 written.append(
@@ -147,7 +148,7 @@ class Runner:
         """Write the statuses of TableSyncs, then delete and create TableSyncs, until `_TABLES_S` have passed."""
         until = asyncio.get_running_loop().time() + _TABLES_S
         for write in self._in_order(plan, observed):
-            if write.beyond_counters and not await self._budget.take_bulk(until):
+            if write.beyond_counters and not await self._budget.take_bulk(until, observed.pipeline.namespace):
                 outcome.unfinished = True
                 return
             # Without its status, the next plan would repeat the Event.
@@ -155,7 +156,7 @@ class Runner:
                 await self._write_events((n for n in plan.events if n.about == write.key), observed)
         for key in plan.delete:
             if key.kind == "TableSync":
-                if not await self._budget.take_bulk(until):
+                if not await self._budget.take_bulk(until, observed.pipeline.namespace):
                     outcome.unfinished = True
                     return
                 await self._delete(key, observed, outcome)
@@ -186,7 +187,7 @@ class Runner:
         With ``until`` the writes are bulk, and those without a token by then are left out.
         """
         for body in bodies:
-            if until is not None and not await self._budget.take_bulk(until):
+            if until is not None and not await self._budget.take_bulk(until, observed.pipeline.namespace):
                 outcome.unfinished = True
                 return
             if not await self._try(body, self._cluster.apply, observed, outcome, taken=until is not None):
@@ -260,9 +261,16 @@ class Runner:
             if error.status != 404:
                 raise
             return False
-        self._status_written_at[namespace, write.key] = now
+        self._note_written(namespace, write.key, now)
         outcome.written.append(body)
         return True
+
+    def _note_written(self, namespace: str, key: ObjectKey, now: datetime) -> None:
+        if len(self._status_written_at) >= _MAX_REMEMBERED:
+            # Objects come and go. Older times make no difference to what may be written.
+            longest = max(_COUNTERS_EVERY.values())
+            self._status_written_at = {k: at for k, at in self._status_written_at.items() if age_of(at, now) < longest}
+        self._status_written_at[namespace, key] = now
 
     async def _write_events(self, events: Iterable[EventDraft], observed: Observed) -> None:
         """Write Events. A failure is logged and not raised."""

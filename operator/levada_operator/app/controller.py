@@ -28,7 +28,7 @@ from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.conditions import MAX_MESSAGE, shortened, timestamp
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.lone_tables import lone_table_status
-from levada_operator.decide.reconcile import reconcile
+from levada_operator.decide.reconcile import MEMOS, reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.kube.items import Unread
 from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name
@@ -200,6 +200,9 @@ class Controller:
         """Reconcile a Pipeline, with the finalizer that its clean-up needs."""
         body = self.cache.pipelines.get(key)
         if body is None:
+            # However many Pipelines a tenant makes and deletes, no memory stays.
+            MEMOS.forget(key)
+            self._storage_listed_for.pop(key, None)
             await self._write_lone_tables(key)
             return
         stateful_set = self.cache.child(key, "StatefulSet", driver_name(key.name))

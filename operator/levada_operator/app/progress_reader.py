@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 from collections.abc import Awaitable, Callable, Container, Iterable
 from concurrent.futures import Executor
 from datetime import datetime
@@ -27,6 +29,7 @@ _WAIT_S: Final = 2.0
 _PER_NAMESPACE: Final = 2
 _MAX_PARSED: Final = 48 << 20
 """Bytes that an answer may take once it is parsed: the progress of thousands of tables."""
+_SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _MAX_KEPT: Final = 64 << 20
 """The same for all answers of a namespace together."""
 
@@ -86,7 +89,7 @@ class ProgressReader:
             self._record_unreadable(key, "the progress of the namespace's drivers is too large")
             return
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._executor, _read, data, now)
+        found = await loop.run_in_executor(self._executor, read_answer, data, now)
         if isinstance(found, str):
             self._record_unreadable(key, found)
         elif found is not None:
@@ -99,11 +102,14 @@ class ProgressReader:
             _log.warning("cannot read the progress of the driver of %s/%s: %s", *key, reason)
 
 
-def _read(data: bytes, now: datetime) -> ProgressReport | str | None:
+def read_answer(data: bytes, now: datetime) -> ProgressReport | str | None:
     """Return the report, why it cannot be read, or None if the answer is no JSON."""
     document = parse_object(data, _MAX_PARSED)
     if isinstance(document, str):
         return document
+    if _SURROGATE.search(data):
+        # Half of a pair is no character: no name is made of it, and the API server stores another one.
+        document = json.loads(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
     try:
         return read_report(read_progress(document), now)
     except NeedsOperator as error:

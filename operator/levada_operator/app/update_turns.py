@@ -51,6 +51,7 @@ class UpdateTurns:
         owners = self._cache.owners()
         if self._begun_at is None:
             self._begun_at = {key: self._time(key) for key in owners}
+        self._begun_at = {key: self._begun_at[key] for key in owners if key in self._begun_at}
         self._updating = self._beginning | {key for key in owners if self._is_updating(key, now)}
         return self._updating != before
 

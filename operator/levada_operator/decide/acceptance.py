@@ -82,10 +82,7 @@ class Acceptance:
     """The change that was rolled back, while its fields are left out of ``manifests``."""
 
 
-_ACCEPTED: Final = Memo[PipelineKey, Acceptance](1000)
-
-
-def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] = _ACCEPTED) -> Acceptance:
+def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] | None = None) -> Acceptance:
     """Check the written specs and return what runs. ``known`` has the last results."""
     pipeline, (before, lost) = observed.pipeline, _accepted_before(observed)
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
@@ -98,6 +95,7 @@ def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] = _ACCEPTED)
         + (observed.conflicts, observed.defaults, copied, pipeline.unread, observed.unread_tables)
         + (place if before is None and not lost else (pipeline.generation, pipeline.approves, sizes))
     )  # fmt: skip
+    known = Memo() if known is None else known
     return known.get(pipeline.key, inputs, lambda: _check(observed, before, lost))
 
 

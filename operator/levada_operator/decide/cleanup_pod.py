@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from levada_operator.names import CLEANUP_ROLE
+from levada_operator.names import CLEANUP_ROLE, SKIP_CLEANUP
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import PodFailure
 
@@ -20,6 +20,26 @@ def start_failure(observed: Observed, reason: str) -> PodFailure | None:
         if pod.role == CLEANUP_ROLE and old and pod.failure is not None and pod.failure.reason == reason:
             return pod.failure
     return None
+
+
+def waiting_text(observed: Observed) -> str:
+    """Return what a deletion waits for, with the command that ends the waiting, or an empty string.
+
+    Unlike `obstacle_text` it has a cause that may pass within seconds too.
+    """
+    pipeline = observed.pipeline
+    if observed.driver is not None:
+        return "the driver is being stopped"
+    if not (why := failure_text(observed)):
+        return ""
+    command = f"kubectl annotate pipeline {pipeline.name} -n {pipeline.namespace} {SKIP_CLEANUP}=true"
+    return f"the clean-up waits: {why}; to delete the Pipeline without it: {command}"
+
+
+def failure_text(observed: Observed) -> str:
+    """Return why the newest pod of the clean-up does not run, or an empty string."""
+    pods = sorted((p for p in observed.pods if p.role == CLEANUP_ROLE), key=lambda p: p.created)
+    return next((p.failure.text for p in reversed(pods) if p.failure is not None), "")
 
 
 def obstacle_text(observed: Observed) -> str:

@@ -29,6 +29,8 @@ _MERGED_LISTS: Final = frozenset(
     {"ownerReferences", "containers", "initContainers", "volumes", "volumeMounts", "env", "imagePullSecrets"}
 )
 """Lists to which other field managers may add items: server-side apply merges them item by item."""
+_MERGE_KEYS: Final = ("uid", "mountPath", "name")
+"""The fields by which it does."""
 
 
 def with_applied_hash(desired: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +80,23 @@ def is_within(wanted: Any, there: Any) -> bool:
 def _items_within(wanted: Any, there: Any) -> bool:
     if not (isinstance(wanted, list | tuple) and isinstance(there, list | tuple | None)):
         return is_within(wanted, there)
-    return all(any(is_within(w, t) for t in there or ()) for w in wanted)
+    # A list may have thousands of items. Each is compared with those of its own key alone.
+    of_key: dict[tuple[str, str], list[Any]] = {}
+    for item in there or ():
+        for key in _keys(item):
+            of_key.setdefault(key, []).append(item)
+    for item in wanted:
+        keys = _keys(item)
+        if not any(is_within(item, t) for t in (of_key.get(keys[0], ()) if keys else there or ())):
+            return False
+    return True
+
+
+def _keys(item: Any) -> list[tuple[str, str]]:
+    """Return the fields that identify an item of a merged list, with their values. Equal items have equal ones."""
+    if not isinstance(item, Mapping):
+        return []
+    return [(name, item[name]) for name in _MERGE_KEYS if isinstance(item.get(name), str) and item[name]]
 
 
 def _same_quantity(one: Any, other: Any) -> bool:

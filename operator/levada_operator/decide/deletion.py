@@ -22,7 +22,7 @@ from levada import codes
 from levada.spec import DeletionAction, Manifests
 from levada.values import Keyless
 from levada_operator.decide.acceptance import Acceptance
-from levada_operator.decide.cleanup_pod import START_DEADLINE, obstacle_text, start_failure
+from levada_operator.decide.cleanup_pod import START_DEADLINE, failure_text, obstacle_text, start_failure
 from levada_operator.decide.conditions import shortened
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.last_run import as_last_run
@@ -138,7 +138,7 @@ def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     since = observed.pipeline.deleting_since or observed.now
     limit = timedelta(seconds=manifests.pipeline.spec.deletion_policy.cleanup_timeout_seconds)
     if observed.now >= since + limit:
-        why = _last_error(observed) or f": {obstacle_text(observed)}".removesuffix(": ")
+        why = _last_error(observed) or f": {failure_text(observed)}".removesuffix(": ")
         return f"clean-up was not done within {limit.total_seconds():.0f} s{why}"
     jobs = [j for j in observed.jobs if j.role == CLEANUP_ROLE]
     if any(j.failed for j in jobs):

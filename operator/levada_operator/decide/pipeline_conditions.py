@@ -15,7 +15,7 @@ from levada.status import (
 )
 from levada_operator.decide.acceptance import Acceptance, refusal_text
 from levada_operator.decide.approval import approve_command, cost_text
-from levada_operator.decide.cleanup_pod import obstacle_text
+from levada_operator.decide.cleanup_pod import waiting_text
 from levada_operator.decide.conditions import Condition, stored_condition
 from levada_operator.decide.limits import within_limits
 from levada_operator.decide.phase import COPYING, TableSyncPhase
@@ -228,13 +228,13 @@ def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -
 def tables_healthy(observed: Observed) -> Condition:
     """Return TablesHealthy: True if no table has an error. Without a progress report, return the stored condition.
 
-    The message has the tables that cannot be added to the publication.
+    The message has the tables that cannot be added to the publication, or have another replica identity for long.
     """
     of = "TablesHealthy"
     if observed.progress is None:
         return stored_condition(of, observed.pipeline.status)
-    errored, incomplete = errored_tables(observed.progress.tables), observed.progress.publication.error
-    left_out = "" if incomplete is None else error_text(incomplete)
+    errored, publication = errored_tables(observed.progress.tables), observed.progress.publication
+    left_out = "; ".join(error_text(error) for error in (publication.error, publication.lent) if error is not None)
     if not errored:
         return Condition(of, True, "AllHealthy", left_out)
     first = errored[0]
@@ -301,7 +301,7 @@ def _ready(observed: Observed, acceptance: Acceptance, others: dict[str, Conditi
     """Return Ready for the spec that runs. The first reason that applies is reported."""
     of, moving, driver = "Ready", others["Replicating"], others["DriverAvailable"]
     if observed.pipeline.deleting_since is not None:
-        return Condition(of, False, "Deleting", obstacle_text(observed))
+        return Condition(of, False, "Deleting", waiting_text(observed))
     if acceptance.manifests is None:
         return Condition(of, False, "NotAccepted", others["Accepted"].message)
     if acceptance.manifests.pipeline.spec.suspend:

@@ -67,18 +67,28 @@ _NOT_GARBAGE_COLLECTED: Final = ("Job", "TableSync")
 class Memos:
     """The last results for each Pipeline, and for each object of it. A plan does not depend on them."""
 
-    accepted: Memo[PipelineKey, Acceptance] = field(default_factory=lambda: Memo(1000))
-    desired: Memo[PipelineKey, list[dict[str, Any]]] = field(default_factory=lambda: Memo(1000))
-    applied: Memo[tuple[str, str, str], dict[str, Any] | None] = field(default_factory=lambda: Memo(20_000))
+    accepted: Memo[PipelineKey, Acceptance] = field(default_factory=Memo)
+    desired: Memo[PipelineKey, list[dict[str, Any]]] = field(default_factory=Memo)
+    former: Memo[PipelineKey, Manifests | None] = field(default_factory=Memo)
+    applied: Memo[tuple[str, str, str, str], dict[str, Any] | None] = field(default_factory=lambda: Memo(100))
+
+    def forget(self, key: PipelineKey) -> None:
+        """Forget all of a Pipeline that is gone."""
+        for memo in (self.accepted, self.desired, self.former, self.applied):
+            memo.forget(*key)
 
 
-_MEMOS: Final = Memos()
+MEMOS: Final = Memos()
+"""Those of the process."""
 
 
-def reconcile(observed: Observed, memos: Memos = _MEMOS) -> Plan:
+def reconcile(observed: Observed, memos: Memos = MEMOS) -> Plan:
     """Return the plan. It is idempotent: once executed and observed again, the next plan is empty."""
     acceptance = accept(observed, memos.accepted)
-    acceptance = while_paused(acceptance) if is_paused(observed) else rollback.roll_back(observed, acceptance)
+    if is_paused(observed):
+        acceptance = while_paused(acceptance)
+    else:
+        acceptance = rollback.roll_back(observed, acceptance, memos.former)
     if observed.pipeline.deleting_since is not None:
         plan = deletion(observed, acceptance)
     elif acceptance.manifests is None or is_paused(observed):
@@ -117,7 +127,7 @@ def _all_applied(observed: Observed, plan: Plan, memos: Memos) -> tuple[dict[str
 def _applied(observed: Observed, desired: dict[str, Any], memos: Memos) -> dict[str, Any] | None:
     """Return the object with the digest of its content, or None if the live object has all of it."""
     live = _live(observed, desired)
-    key = (observed.pipeline.namespace, desired["kind"], desired["metadata"]["name"])
+    key = (*observed.pipeline.key, desired["kind"], desired["metadata"]["name"])
 
     def compute() -> dict[str, Any] | None:
         hashed = with_applied_hash(desired)

@@ -84,11 +84,8 @@ class DriverRecord:
     rejection: Rejection | None = None
 
 
-_FORMER: Final = Memo[PipelineKey, Manifests | None](1000)
-
-
-def roll_back(observed: Observed, acceptance: Acceptance, known: Memo[PipelineKey, Any] = _FORMER) -> Acceptance:
-    """Return the acceptance without the fields that were rolled back, or are now."""
+def roll_back(observed: Observed, acceptance: Acceptance, known: Memo[PipelineKey, Manifests | None]) -> Acceptance:
+    """Return the acceptance without the fields that were rolled back, or are now. ``known`` has the last results."""
     manifests, before, live = acceptance.manifests, acceptance.before, _stateful_set(observed)
     if manifests is None or before is None or live is None or manifests.pipeline.spec.rollback is Rollback.NONE:
         return acceptance

@@ -26,6 +26,8 @@ LOGIN_ERRORS: Final = (
 """Error codes of a source that refuses every further attempt too, until a Secret or a right is corrected."""
 _LOGIN_EVERY_S: Final = 60
 _DRIVER_EVERY: Final = timedelta(seconds=60)
+_OLDEST: Final = timedelta(days=365)
+"""The longest age that is computed with. A driver's clock, or its image, may report any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def _reported(report: ProgressReport | None) -> SlotSample | None:
         return None
     progress = report.progress
     age = progress.at - progress.slot.sampled_at if progress.slot.sampled_at is not None else timedelta()
-    return SlotSample(progress.slot, report.fetched_at - max(age, timedelta()))
+    return SlotSample(progress.slot, report.fetched_at - min(max(age, timedelta()), _OLDEST))
 
 
 def _sample_of(pod: PodState) -> SlotSample | None:

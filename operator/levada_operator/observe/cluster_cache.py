@@ -216,7 +216,7 @@ class ClusterCache:
         return differs
 
     def take_changed(self) -> set[PipelineKey]:
-        """Return the Pipelines that changed since the last call, or whose TableSyncs did, in more than their status.
+        """Return the Pipelines that changed or went since the last call, or whose TableSyncs did, beyond their status.
 
         A list, or the answer to a write, may have a change before the watch. The watch's event is then no news.
         """
@@ -246,6 +246,7 @@ class ClusterCache:
         key = PipelineKey(namespace, name)
         if (body := self.pipelines.get(key)) is not None:
             self._forget_pipeline(key, body)
+            self._changed.add(key)
         for child in list(self._children.get(key, ())):
             self._drop_child(key, child)
         self._room.free(kind, (kind, namespace, name))

@@ -27,7 +27,9 @@ def read_report(progress: Progress, fetched_at: datetime) -> ProgressReport:
         progress,
         error=of(progress.error),
         store=replace(progress.store, error=of(progress.store.error)),
-        publication=replace(progress.publication, error=of(progress.publication.error)),
+        publication=replace(
+            progress.publication, error=of(progress.publication.error), lent=of(progress.publication.lent)
+        ),
         capture=replace(progress.capture, error=of(progress.capture.error)),
         tables=tuple(_of_table(table, of) for table in progress.tables),
     )

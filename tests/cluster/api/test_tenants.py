@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import bz2
+from typing import Any, Final
+
 import pytest
 from tests.cluster.api.pipelines import condition, events, shop
-from tests.cluster.kubectl import eventually
+from tests.cluster.kubectl import Kubectl, eventually
 from tests.cluster.tenants import hostile
 from tests.cluster.tenants.drivers import ANSWERS, odd_driver
 from tests.cluster.tenants.place import Place
 from tests.operator.odd_status import TIMES, written_by_hand
+
+from levada.spec import manifest_digest
+
+LONE: Final = 400
+FEW: Final = 40
 
 
 @pytest.mark.parametrize("owned", [False, True])
@@ -39,6 +48,32 @@ def test_annotation_that_unpacks_to_gigabytes(place: Place) -> None:
         place.tenant.delete("configmap", "bo-manifest")
         place.operator.swept_twice()
     place.holds()
+
+
+def test_template_of_thousands_of_variables(place: Place) -> None:
+    """They are 45 kB, which are compared with the StatefulSet in each pass, and which delay no other namespace."""
+    variables = [{"name": f"A{number}"} for number in range(3000)]
+    template = {"podTemplate": {"spec": {"containers": [{"name": "driver", "env": variables}]}}}
+    place.tenant.pipeline("v", suspend=True, driver=template)
+    eventually(lambda: condition(place.tenant.kubectl, "Suspended", "v") == ("True", "Drained"))
+    place.operator.swept_twice()
+    place.holds()
+
+
+def test_manifest_whose_aliases_expand_to_billions_of_values(place: Place) -> None:
+    """A ConfigMap of a kilobyte and a record of as much, both with their digests, take neither memory nor time."""
+    text = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 60))])
+    packed = base64.b64encode(bz2.compress(text.encode())).decode()
+    place.tenant.pipeline("y", suspend=True)
+    eventually(lambda: place.tenant.kubectl.get("statefulset", "y-driver"))
+    for _ in range(3):
+        place.tenant.patch("statefulset", "y-driver", {"metadata": {"annotations": {"levada.dev/accepted": packed}}})
+        annotations = {"levada.dev/manifest": manifest_digest(text.encode())}
+        changed = {"metadata": {"annotations": annotations}, "data": {"pipeline.yaml": text}}
+        place.tenant.patch("configmap", "y-manifest", changed)
+        place.operator.swept_twice()
+    place.holds()
+    eventually(lambda: "kind: Pipeline" in place.tenant.kubectl.get("configmap", "y-manifest")["data"]["pipeline.yaml"])
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -152,11 +187,40 @@ def test_pipelines_that_are_deleted_and_made_again(place: Place) -> None:
     place.tenant.patch("pipeline", "kept", {"metadata": {"finalizers": None}})
 
 
+def test_many_table_syncs_without_a_pipeline(place: Place) -> None:
+    """Those of a tenant, of many names, delay another namespace's by no more than one write each."""
+    place.operator.stop()
+    for number in range(LONE):
+        place.tenant.create(lone_table(f"flood-{number}", f"none-{number % 30}"))
+    for number in range(FEW):
+        place.honest.create(lone_table(f"few-{number}", "none"))
+    place.operator.start()
+
+    def answered(kubectl: Kubectl, prefix: str) -> list[int]:
+        """Return the versions in which each has its status. They grow with each write to the cluster."""
+        found = [t for t in kubectl.get("tablesyncs") if t["metadata"]["name"].startswith(prefix)]
+        return [int(t["metadata"]["resourceVersion"]) for t in found if t["status"].get("conditions")]
+
+    eventually(lambda: len(answered(place.honest, "few-")) == FEW)
+    eventually(lambda: len(answered(place.tenant.kubectl, "flood-")) == LONE)
+    last = max(answered(place.honest, "few-"))
+    assert sum(version < last for version in answered(place.tenant.kubectl, "flood-")) < LONE // 2
+    place.holds()
+    for kubectl in (place.honest, place.tenant.kubectl):
+        kubectl.delete_all("tablesyncs")
+
+
+def lone_table(name: str, pipeline: str) -> dict[str, Any]:
+    """Return a TableSync of that Pipeline."""
+    return {
+        "apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": name},
+        "spec": {"pipelineRef": {"name": pipeline}, "table": {"schema": "public", "name": name}},
+    }  # fmt: skip
+
+
 def test_table_sync_without_a_pipeline(place: Place) -> None:
     """It says that there is none. Its status changes when there is one."""
-    body = {"apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": "lone"},
-            "spec": {"pipelineRef": {"name": "later"}, "table": {"schema": "public", "name": "orders"}}}  # fmt: skip
-    place.tenant.create(body)
+    place.tenant.create(lone_table("lone", "later"))
 
     def accepted() -> str:
         conditions = place.tenant.kubectl.get("tablesync", "lone").get("status", {}).get("conditions", ())

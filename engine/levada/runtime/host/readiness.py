@@ -43,7 +43,7 @@ from levada.runtime.source.mask_comments import comment_problems, with_comments
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.source.staging_place import require_same_staging
+from levada.runtime.source.staging_place import other_folder, require_same_staging
 from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import check_sources, place_problems, taken_places
 from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
@@ -92,6 +92,8 @@ def _start_problems(
     problems += [*_raised(lambda: access_token(manifests, secrets)), *of_store]
     if stored is not None and stored.moved is not None:
         problems.append(_problem(stored.moved))
+    if stored is not None and stored.elsewhere is not None:
+        problems.append(stored.elsewhere)
     if all(p.code != codes.STANDBY_UNSUPPORTED for p in of_source):
         problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
     of_owner = tuple(_owner_problems(config, stored))
@@ -157,7 +159,8 @@ class _Stored:
     was requested in the store. ``moved`` is the error of a destination or a staging area that is not the one of the
     state. ``empty`` is True if the store outlives the process and has no record of the pipeline. Otherwise it may be
     ``volatile``. ``server_started`` is the start of the server that the stream has read from, None before. ``whole`` is
-    False if only ``known``, ``begun`` and ``depends`` could be read.
+    False if only ``known``, ``begun`` and ``depends`` could be read. ``elsewhere`` is the warning of a work folder that
+    is not that of the last engine.
     """
 
     known: bool = False
@@ -171,6 +174,7 @@ class _Stored:
     whole: bool = True
     volatile: bool = False
     server_started: str | None = None
+    elsewhere: Problem | None = None
 
     @property
     def copied_as(self) -> Mapping[TableId, CopySettings]:
@@ -243,6 +247,7 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         return _Stored(
             bool(states), begun, depends, store.get_owner_record(), controls, resyncs, moved, is_empty(store),
             volatile=store.volatile, server_started=None if server is None else server.started_at,
+            elsewhere=other_folder(config, store),
         )  # fmt: skip
 
 

@@ -196,7 +196,11 @@ def pipeline_progress(
         memory=MemoryProgress(memory.limit, memory.used, memory.waiting),
         guard=supervisor.guard.progress(),
         cuts=supervisor.lake_cuts.progress(),
-        publication=PublicationProgress(fatal_progress(registry.membership.incomplete), registry.membership.waits),
+        publication=PublicationProgress(
+            fatal_progress(registry.membership.incomplete),
+            fatal_progress(registry.membership.lent),
+            registry.membership.waits,
+        ),
         tables=tables,
         error=fatal_progress(registry.fatal),
     )

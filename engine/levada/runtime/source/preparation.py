@@ -35,7 +35,7 @@ from levada.postgres.publications import CoverageReport, ensure_coverage, extend
 from levada.postgres.read_only import read_only_named
 from levada.postgres.server import read_server
 from levada.postgres.slots import drop_slot, end_abandoned_slots, inspect_slot, validate_slot
-from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
+from levada.postgres.table_locks import locks_named, publication_locked, read_table_locks, table_locked
 from levada.postgres.unselected import NamedTables
 from levada.postgres.withdrawals import inherited_members, unidentified_members, withdraw
 from levada.postgres.written_tables import list_written_tables
@@ -193,11 +193,13 @@ def _discover(
     unidentified: tuple[QualifiedTable, ...] = ()
     incomplete = locked = report = None
     filters, appended = Settled(), Appended()
+    possible = list_tables(connection) if config.publication.managed or config.include else []
+    _require_no_slip(config, possible, table_names(store).values())
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
         for error in withdraw(connection, name, sorted(unwanted), check=store.require_epoch):
             _log.warning("%s [%s]", error.message, error.code)
-        selected = {t for t in list_tables(connection) if config.is_selected(t)}
+        selected = {t for t in possible if config.is_selected(t)}
         report = inspect_coverage(connection, name, selected, listed=True)
         selected = {*report.present, *report.missing}
         unidentified = report.unidentified
@@ -240,12 +242,14 @@ def _cover(
 ) -> tuple[Transient | None, CoverageReport | None]:
     """Add the required tables, which it lacks, to the publication.
 
-    ``report`` was read before. Return the error of those others have locked, and the report from after the change if
-    the required tables are all that ``report`` has as missing, and none was locked.
+    ``report`` was read before. Return the error of what others have locked, tables or the publication, and the report
+    from after the change if the required tables are all that ``report`` has as missing, and none was locked.
     """
     missing = required
     for attempt in range(1, _COVER_ATTEMPTS + 1):
         locks = [lock for lock in read_table_locks(connection) if lock.prevents(missing)] if missing else []
+        if (changing := publication_locked(connection, publication)) is not None:
+            return changing, None
         free = required - {name for lock in locks for name in (lock.table, lock.root)}
         try:
             if attempt == 1 and free == {*report.missing}:
@@ -314,6 +318,27 @@ def _require_tables(config: PipelineConfig, tables: SourceTables, known: Iterabl
             f" {config.source.database}",
             hint="list the published tables: SELECT * FROM pg_publication_tables;",
         )
+
+
+def _require_no_slip(
+    config: PipelineConfig, possible: Collection[QualifiedTable], known: Iterable[QualifiedTable]
+) -> None:
+    """Raise NeedsOperator ``pattern_without_table`` if a slip in ``spec.tables`` may have left out replicated tables.
+
+    ``possible`` are the source's tables, and ``known`` those with a state, which would be forgotten. After the slip is
+    corrected, all of them would be copied again.
+    """
+    lost = sorted(t for t in {*known}.intersection(possible) if not config.is_selected(t))
+    if not lost:
+        return
+    for pattern in config.include:
+        if not any(map(pattern.matches, possible)):
+            raise NeedsOperator(
+                "pattern_without_table",
+                f"spec.tables.include has {pattern}, which matches no table that can be replicated, and replicated"
+                f" tables are not selected any more: {listed(lost)}",
+                hint="correct spec.tables. If these tables are not meant any more, remove the entry that matches none",
+            )
 
 
 def _ensure_slot(

@@ -24,7 +24,9 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.lent_identities import give_back, lent_for_long
 from levada.postgres.withdrawals import unidentified_members, withdraw
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.inbox import Inbox
 from levada.runtime.source.new_tables import NewTables
+from levada.runtime.tables.catalog_reports import IdentitiesLent
 from levada.threads import marked_thread
 
 _log = logging.getLogger(__name__)
@@ -34,8 +36,6 @@ _NEW_TABLES_EVERY: Final = 3
 """Looks for each look for new tables, which reads all of pg_class."""
 _GIVE_BACK_EVERY: Final = 30
 """Looks for each attempt to give identities back that partitions needed, see `levada.postgres.lent_identities`."""
-_LONG_S: Final = 60.0
-"""Seconds for which an identity is lent until the log says so, once in such a time."""
 _RETRY_S: Final = 10.0
 _REFUSED_S: Final = 60.0
 """Seconds before a table is taken out again that the server refused to take out. It logs each refusal."""
@@ -46,8 +46,8 @@ class SourceWatch:
     """A thread that looks each second, over a connection that it keeps.
 
     ``check`` raises an error if another process has taken over the pipeline, and ``appeared`` is called for new tables.
-    ``identity_lost`` is set when a table without a replica identity may still be published. A failed look is logged and
-    affects nothing else.
+    ``identity_lost`` is set when a table without a replica identity may still be published. ``inbox`` gets
+    `IdentitiesLent`. A failed look is logged and affects nothing else.
     """
 
     def __init__(
@@ -56,15 +56,18 @@ class SourceWatch:
         check: Callable[[], None],
         appeared: Callable[[], None],
         identity_lost: threading.Event,
+        inbox: Inbox,
     ) -> None:
         self._config_ref = config_ref
         self._check = check
         self._appeared = appeared
         self._identity_lost = identity_lost
+        self._inbox = inbox
         self._new_tables = NewTables()
         self._reported: frozenset[str] = frozenset()
         self._rests_until = 0.0
         self._lent_at: float | None = None
+        self._lent_reported = False
         self._stop = threading.Event()
         self._thread = marked_thread(self._run, "levada-watch")
 
@@ -121,11 +124,16 @@ class SourceWatch:
         """Give tables their own identities back. Log those that cannot have it for long."""
         if give_back(connection):
             self._lent_at = None
+            if self._lent_reported:
+                self._lent_reported = False
+                self._inbox.put(IdentitiesLent(None))
             return
         self._identity_lost.set()
         now = time.monotonic()
         if self._lent_at is None:
             self._lent_at = now
-        elif now - self._lent_at >= _LONG_S and (error := lent_for_long(connection)) is not None:
-            self._lent_at = now
+            return
+        if now - self._lent_at >= self._config_ref.current.limits.lent_s and (error := lent_for_long(connection)):
+            self._lent_at, self._lent_reported = now, True
+            self._inbox.put(IdentitiesLent(error))
             _log.warning("%s. To end it: %s [%s]", error.message, error.hint, error.code)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Final
 
 from levada.errors import InvalidManifest
+from levada.postgres.problems import Problem, Severity
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig, StagingConfig
 from levada.runtime.resources.staging import open_staging
@@ -14,6 +16,7 @@ from levada.stores.interface import PipelineStore, StateStore, TableAction
 from levada.values import TableId
 
 _SUBJECT: Final = "staging_uri"
+_FOLDER: Final = "staging_folder"
 _DEFAULT: Final = "the work folder"
 
 
@@ -38,12 +41,42 @@ def require_same_staging(config: PipelineConfig, store: PipelineStore) -> None:
         )
 
 
+def other_folder(config: PipelineConfig, store: StateStore) -> Problem | None:
+    """Return a warning if the last engine of the pipeline staged changes in another work folder, None if not.
+
+    The same manifest in another folder has another work folder by default. ``store`` has loaded its fingerprints.
+    """
+    kept, now = store.get_fingerprint(_FOLDER), _folder(config)
+    if kept is None or not now or kept == now:
+        return None
+    return Problem(
+        Severity.WARNING,
+        "work_folder_changed",
+        f"the last engine of pipeline {config.name} had the work folder {kept}, and this one has {now}: tables with"
+        " changes that were staged there and are not applied yet are copied again, unless the folder was moved",
+        f"to go on there: levada run MANIFEST --work-dir {shlex.quote(kept)}",
+    )
+
+
 def save_staging(config: PipelineConfig, store: StateStore) -> None:
-    """Save the place that the manifest names, empty for the work folder. Scratch staging keeps nothing in its place."""
+    """Save the place that the manifest names, empty for the work folder, and that folder.
+
+    Scratch staging keeps nothing in its place.
+    """
+    if not (folder := _folder(config)):
+        store.delete_fingerprint(_FOLDER)
+    elif store.get_fingerprint(_FOLDER) != folder:
+        store.store_fingerprint(_FOLDER, folder)
     if config.staging.durable is False:
         store.delete_fingerprint(_SUBJECT)
     elif store.get_fingerprint(_SUBJECT) != config.staging.named:
         store.store_fingerprint(_SUBJECT, config.staging.named)
+
+
+def _folder(config: PipelineConfig) -> str:
+    """Return the work folder if changes are staged in it for longer than a process lives, else an empty text."""
+    is_used = not config.staging.named and config.staging.durable is not False
+    return str(config.work_dir.absolute()) if is_used else ""
 
 
 def _continuing(store: PipelineStore) -> frozenset[TableId]:

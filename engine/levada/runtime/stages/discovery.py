@@ -14,7 +14,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.source.mask_comments import adopt_comments, comments_now
 from levada.runtime.stages.messages import Discovered, StorageRead, TableFailed
 from levada.runtime.stages.stage import Stage, StageParts
-from levada.runtime.tables.catalog_reports import LeavesStreamed, TablesUnpublished
+from levada.runtime.tables.catalog_reports import IdentitiesLent, LeavesStreamed, TablesUnpublished
 from levada.runtime.tables.publication_gaps import has_identified, read_gaps
 from levada.runtime.tables.retries import as_levada_error
 from levada.threads import MarkedPool
@@ -75,6 +75,7 @@ class Discovery(Stage):
         parts.inbox.on(TablesUnpublished, lambda report: self._became_partitions(report.tables))
         parts.inbox.on(LeavesStreamed, lambda report: self._became_partitions(report.leaves))
         parts.inbox.on(StorageRead, self._notice_names)
+        parts.inbox.on(IdentitiesLent, self._identities_lent)
 
     def later(self, now: float) -> None:
         """Run next after the usual interval. ``now`` is in seconds, monotonic."""
@@ -152,6 +153,9 @@ class Discovery(Stage):
             if error.code != codes.SELECTS_FAILED:
                 raise
             membership.discovery_failed(error)
+
+    def _identities_lent(self, report: IdentitiesLent) -> None:
+        self._registry.membership.identities_lent(report.error)
 
     def _became_partitions(self, tables: frozenset[TableId]) -> None:
         if tables & self._registry.tables.keys():

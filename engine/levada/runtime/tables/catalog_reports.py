@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from levada.errors import NeedsOperator
-from levada.runtime.inbox import Recorded
+from levada.errors import LevadaError, NeedsOperator
+from levada.runtime.inbox import Message, Recorded
 from levada.schema.retypes import Cast
 from levada.schema.storage import LeafStorage, TableStorage
 from levada.values import Lsn, QualifiedTable, TableId
@@ -80,6 +80,13 @@ class PartitionsAltered(Recorded):
     leaves: Mapping[TableId, LeafStorage]
     truncated: bool = False
     emptied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class IdentitiesLent(Message):
+    """Tables have had another replica identity for long, which ``error`` says. None: all have their own again."""
+
+    error: LevadaError | None
 
 
 @dataclass(frozen=True, slots=True)

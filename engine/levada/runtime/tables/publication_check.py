@@ -57,7 +57,7 @@ class PublicationCheck(Part):
     def _log_unidentified(self, found: frozenset[QualifiedTable]) -> None:
         for name in sorted(found - self._unidentified):
             _log.warning(
-                "table %s is left out, because it has no replica identity without a generated column. levada check"
+                "table %s is left out, because it has no replica identity, or one with a generated column. levada check"
                 " MANIFEST has the SQL that gives it one [identity_missing]", name,
             )  # fmt: skip
         self._unidentified = found

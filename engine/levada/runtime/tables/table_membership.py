@@ -60,6 +60,7 @@ class TableMembership(Part):
         self._places = places
         self._requests = requests
         self._publication = publication
+        self._lent: LevadaError | None = None
         self._phases = phases
         self._retries = retries
         self._sizes: dict[TableId, int] = {}
@@ -167,6 +168,15 @@ class TableMembership(Part):
     def waits(self) -> bool:
         """True while tables are added to a managed publication as soon as another session's lock on them ends."""
         return self._publication.waits
+
+    @property
+    def lent(self) -> LevadaError | None:
+        """The error of tables that have another replica identity for long. None without such a table."""
+        return self._lent
+
+    def identities_lent(self, error: LevadaError | None) -> None:
+        """Report tables that have another replica identity for long, or None once there is none any more."""
+        self._lent = error
 
     def discovery_failed(self, error: LevadaError) -> None:
         """Report an error with which new tables cannot be found, until the next discovery."""
