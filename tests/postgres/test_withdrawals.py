@@ -724,3 +724,49 @@ def test_a_time_limit_that_ends_within_the_trigger(managed: Database, statement:
         assert published(managed) == set()
         with pytest.raises(psycopg.errors.QueryCanceled):
             c.execute("SELECT pg_sleep(600)")
+
+
+_OWNERS: LiteralString = """
+CREATE SEQUENCE own.ran;
+CREATE FUNCTION own.run() RETURNS int LANGUAGE plpgsql AS 'BEGIN PERFORM nextval(''own.ran''); RETURN 1; END';
+CREATE FUNCTION own.one(int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS
+    'BEGIN IF current_user <> session_user THEN RETURN (SELECT own.run()); END IF; RETURN 1; END';
+CREATE TABLE own.t (id int PRIMARY KEY, v int);
+CREATE TABLE own.root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
+CREATE TABLE own.leaf PARTITION OF own.root DEFAULT;
+"""
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("locked", [False, True], ids=["", "locked"])
+def test_no_function_of_an_owner_runs_with_the_rights_of_the_trigger(
+    managed: Database, level: LiteralString, locked: bool
+) -> None:
+    """PostgreSQL evaluates immutable ones of rules, indexes and keys of partitions when it plans, also for EXPLAIN."""
+    role = f"owner_of_{managed.name}"
+    with managed.connect() as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN; CREATE SCHEMA own AUTHORIZATION {role}")  # type: ignore[arg-type]
+    try:
+        with psycopg.connect(managed.server.uri(managed.name, role), autocommit=True) as c, managed.connect() as holder:
+            c.execute(_OWNERS)
+            with managed.connection.connect() as engine:
+                tables = {QualifiedTable("public", "media"), QualifiedTable("own", "t"), QualifiedTable("own", "root")}
+                ensure_coverage(engine, "p", tables, manage=True)
+            for made in (
+                "CREATE RULE r AS ON DELETE TO own.t DO ALSO SELECT own.one(1)",
+                "CREATE INDEX ON own.t ((v + own.one(1)))",
+                "CREATE INDEX ON own.root ((v + own.one(1)))",
+                "CREATE TABLE own.other (id int, v int) PARTITION BY RANGE ((id + own.one(1)))",
+                "CREATE TABLE own.other_leaf PARTITION OF own.other DEFAULT",
+                "CREATE TABLE own.alone (id int PRIMARY KEY, v int); CREATE INDEX ON own.alone ((v + own.one(1)))",
+            ):
+                c.execute(made)  # type: ignore[arg-type]
+            if locked:
+                holder.execute("CREATE TABLE aside (id int); BEGIN; ALTER PUBLICATION p ADD TABLE aside")
+            c.execute(f"BEGIN ISOLATION LEVEL {level}; SELECT FROM own.t")
+            c.execute("ALTER TABLE own.t DROP CONSTRAINT t_pkey; ALTER TABLE own.root DROP CONSTRAINT root_pkey")
+            c.execute("ALTER TABLE own.other ADD x int; ALTER TABLE own.alone DROP CONSTRAINT alone_pkey; COMMIT")
+            assert c.execute("SELECT is_called FROM own.ran").fetchone() == (False,)
+    finally:
+        with managed.connect() as admin:
+            admin.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")  # type: ignore[arg-type]

@@ -395,7 +395,7 @@ def create_statements(version: int) -> tuple[sql.Composed, ...]:
         _function(EMIT, "content text", "pg_lsn", "", emit_body),
         CREATE_TABLE,
         CREATE_LENT,
-        _function(LEND, "concerned oid[], patience text", "boolean", "", lend_body()),
+        _function(LEND, "concerned oid[], patience text", "boolean", "", lend_body(version)),
         _function(KEEP_CHOSEN, "altered oid[]", "void", "", keep_chosen_body()),
         _function(GIVE_BACK, "", "bigint", f"{_OUTER} {_CHEAP}", give_back_body()),
         _function(CONTENT, "relation oid", "text", "", CONTENT_BODY.format()),

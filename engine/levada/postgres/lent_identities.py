@@ -20,6 +20,7 @@ from psycopg import sql
 from levada.errors import LevadaError, StatementRefused, Transient
 from levada.postgres.failures import source_errors
 from levada.postgres.publication_owners import OWNED
+from levada.postgres.replica_identity import FILTERS, UNCOVERED, accepted
 from levada.postgres.seal import SEAL_SCHEMA, warning
 from levada.printable import counted
 
@@ -38,11 +39,12 @@ CREATE TABLE IF NOT EXISTS {table} (
 """).format(table=TABLE)
 
 # FULL serves every table, but for one with generated columns from version 18 on: that one gets its key. The trigger
-# announces the tables afterwards. Only EXPLAIN shows for certain what PostgreSQL refuses, also to a transaction that
-# reads an older catalog. Such a one cannot change the record of another one that lent before it.
+# announces the tables afterwards. No plan is made of a table, see `levada.postgres.ddl_withdrawal`: what PostgreSQL
+# refuses is read from the catalog, and in a transaction that reads an older one also from PostgreSQL's own function.
+# Such a transaction cannot change the record of another one that lent before it.
 #
-# Other event triggers may refuse an ALTER TABLE, and a rule may hide from EXPLAIN what PostgreSQL refuses. Most of both
-# spare the role of a replica. Once a lock was waited for in vain, the next ones are hardly waited for.
+# Other event triggers may refuse an ALTER TABLE. Most of them spare the role of a replica. Once a lock was waited for
+# in vain, the next ones are hardly waited for.
 _LEND_BODY: Final = sql.SQL("""
 DECLARE
     leaf record;
@@ -57,39 +59,38 @@ BEGIN
     END;
     PERFORM pg_catalog.set_config('lock_timeout', patience, true);
     FOR leaf IN
-        SELECT l.oid, n.nspname, l.relname, l.relreplident,
+        SELECT l.oid, n.nspname, l.relname, l.relreplident, {identified} AND NOT {uncovered} AND CASE
+                WHEN pg_catalog.current_setting('transaction_isolation') = 'read committed' OR l.relreplident = 'f'
+                THEN true ELSE pg_catalog.pg_get_replica_identity_index(l.oid) IS NOT NULL END AS accepted,
             (SELECT i.indexrelid FROM pg_catalog.pg_index i
                 WHERE i.indrelid = l.oid AND i.indisreplident AND l.relreplident = 'i') AS index
         FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
         WHERE l.oid = ANY (concerned) AND l.relkind = 'r' AND l.relpersistence = 'p'
     LOOP
-        FOREACH lent IN ARRAY ARRAY['', 'FULL', 'DEFAULT', NULL] LOOP
+        CONTINUE WHEN leaf.accepted;
+        FOREACH lent IN ARRAY ARRAY['FULL', 'DEFAULT', NULL] LOOP
+            EXIT WHEN lent IS NULL;
             BEGIN
-                IF lent <> '' THEN
-                    PERFORM pg_catalog.set_config({setting}, 'yes', true);
-                    EXECUTE pg_catalog.format(
-                        'ALTER TABLE ONLY %I.%I REPLICA IDENTITY %s', leaf.nspname, leaf.relname, lent);
-                    PERFORM pg_catalog.set_config({setting}, '', true);
+                PERFORM pg_catalog.set_config({setting}, 'yes', true);
+                EXECUTE pg_catalog.format(
+                    'ALTER TABLE ONLY %I.%I REPLICA IDENTITY %s', leaf.nspname, leaf.relname, lent);
+                PERFORM pg_catalog.set_config({setting}, '', true);
+                IF (SELECT {identified} AND NOT {uncovered} FROM pg_catalog.pg_class l WHERE l.oid = leaf.oid) THEN
+                    EXIT;
                 END IF;
-                EXIT WHEN lent IS NULL;
-                EXECUTE pg_catalog.format('EXPLAIN DELETE FROM ONLY %I.%I', leaf.nspname, leaf.relname);
-                IF lent = '' THEN
-                    RAISE 'accepted, and without the locks';
-                END IF;
-                EXIT;
-            EXCEPTION WHEN invalid_column_reference OR object_not_in_prerequisite_state THEN
+                RAISE no_data_found;
+            EXCEPTION WHEN no_data_found THEN
                 NULL;
             WHEN OTHERS THEN
                 IF SQLSTATE = '55P03' THEN
                     PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
                 END IF;
-                refused := refused OR lent <> '';
-                lent := '';
+                lent := NULL;
                 EXIT;
             END;
         END LOOP;
         refused := refused OR lent IS NULL;
-        CONTINUE WHEN coalesce(lent, '') = '';
+        CONTINUE WHEN lent IS NULL;
         BEGIN
             INSERT INTO {table}
             VALUES (leaf.oid, leaf.relreplident, leaf.index, pg_catalog.lower(pg_catalog.left(lent, 1)))
@@ -229,9 +230,24 @@ ROOTS_IDENTITY: Final = sql.SQL("""
 """Records that a partition without a key got the identity of its root."""
 
 
-def lend_body() -> sql.Composed:
+_UNCOVERED: Final = sql.SQL("""EXISTS (
+                WITH RECURSIVE above(relid) AS (
+                    SELECT l.oid
+                    UNION
+                    SELECT i.inhparent FROM above
+                    JOIN pg_catalog.pg_class c ON c.oid = above.relid AND c.relispartition
+                    JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+                )
+                SELECT FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.relid
+                JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid AND (p.pubupdate OR p.pubdelete)
+                WHERE EXISTS ({uncovered}))""")
+
+
+def lend_body(version: int) -> sql.Composed:
     """Return the body of the function that lends identities. It returns True if a table has none that is accepted."""
     return _LEND_BODY.format(
+        identified=accepted(version),
+        uncovered=_UNCOVERED.format(uncovered=UNCOVERED) if version >= FILTERS else sql.SQL("false"),
         setting=sql.Literal(SETTING),
         table=TABLE,
         given=warning(
