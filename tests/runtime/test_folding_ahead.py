@@ -21,6 +21,7 @@ from levada.destinations import DestinationContext
 from levada.destinations.ducklake import DuckLakeDestination
 from levada.runtime.limits import Limits
 from levada.segments.limits import FileLimits
+from levada.status import PipelineState
 from levada.values import TableId
 
 TABLES = ("a", "b")
@@ -133,6 +134,22 @@ def test_a_slow_removal_stops_nothing(lake: Lake, db: Database, monkeypatch: pyt
     lake.assert_equal(*TABLES)
     assert lake.files("a") > before
     go.set()
+    until(lambda: lake.files("a") == before)
+
+
+def test_the_end_of_the_engine(lake: Lake, db: Database) -> None:
+    """It ends without an error while a transaction is open, and leaves no data file of it."""
+    lake.start(*TABLES)
+    before = lake.files("a")
+    with db.connect() as c:
+        c.execute("BEGIN")
+        c.execute(ROWS, (1, 900))
+        until(lambda: lake.files("a") > before)
+        running = lake.rig.running
+        assert running is not None
+        lake.rig.stop()
+    ended = until(running.progress, lambda p: p.state in (PipelineState.STOPPED, PipelineState.FAILED))
+    assert ended.state is PipelineState.STOPPED
     until(lambda: lake.files("a") == before)
 
 

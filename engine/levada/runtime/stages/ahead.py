@@ -53,6 +53,7 @@ class AheadStage(Stage):
         self._removals = MarkedPool(1, "levada-ahead-removals")
         self._begun: dict[str, _Begun] = {}
         """By the paths of the files."""
+        self._closed = False
         if parts.destination.capabilities.folds_ahead:
             parts.inbox.on(FileStagedEarly, self._staged)
             parts.inbox.on(EarlyFilesRemoved, self._removed)
@@ -63,7 +64,7 @@ class AheadStage(Stage):
     def _staged(self, report: FileStagedEarly) -> None:
         """Begin with a file of a table that will get it in its next batch."""
         record = self._registry.tables.get(report.file.table)
-        if record is None or record.phase.name not in STREAMING or record.suspended:
+        if self._closed or record is None or record.phase.name not in STREAMING or record.suspended:
             return
         if self._registry.backlog.moves(record.id) or self._registry.backlog.holds(record.id, shadow=True):
             return
@@ -101,6 +102,8 @@ class AheadStage(Stage):
 
     def _tidy(self, tables: set[TableId]) -> None:
         """Remove the results that no batch of these tables will use, and those of tables that were left out."""
+        if self._closed:
+            return
         over: dict[TableId, list[str]] = {}
         for path, begun in self._begun.items():
             if not begun.future.done():
@@ -121,6 +124,10 @@ class AheadStage(Stage):
             _log.exception("data files from before a COMMIT are left at the destination")
 
     def close(self) -> None:
-        """Wait for the files that are folded or removed now. The end of the destination removes the other results."""
+        """Wait for the files that are folded or removed now. The end of the destination removes the other results.
+
+        Messages that are handled afterwards begin nothing.
+        """
+        self._closed = True
         for pool in (self._pool, self._removals):
             pool.shutdown(cancel_futures=True)
