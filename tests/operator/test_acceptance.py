@@ -10,7 +10,7 @@ from tests.operator.samples import MANIFEST, merge, observed, owned, owner, owne
 from levada.spec import Change
 from levada_operator.decide.acceptance import accept, describe_changes
 from levada_operator.decide.reconcile import reconcile
-from levada_operator.desired.manifest import manifest_text
+from levada_operator.desired.manifest import MAX_BYTES, is_too_large, manifest_text, read_manifest
 from levada_operator.observe.objects import ObjectKey
 
 
@@ -161,3 +161,11 @@ def test_a_table_whose_settings_are_not_read_is_not_copied_without_them() -> Non
     assert (held.manifests, held.changes) == (masked, {})
     assert held.condition.message.startswith(f"{unread}, so the settings of its table are not known")
     assert reconcile(runs).apply == ()
+
+
+@pytest.mark.parametrize("text", ["a: [" + "x," * 480_000 + "]", ("- " * 250 + "x\n") * 1900, "k: v\n" * 150_000])
+def test_a_manifest_of_too_many_values_is_not_parsed(text: str) -> None:
+    """A megabyte of YAML may have half a million values, which take 450 MiB. Packed it has a hundred bytes."""
+    assert len(text) <= MAX_BYTES
+    assert is_too_large(text)
+    assert read_manifest({"data": {"pipeline.yaml": text}}) is None

@@ -31,8 +31,10 @@ from levada_operator.decide.staging import decide_staging, lost_by_change, with_
 from levada_operator.decide.table_phase import table_of
 from levada_operator.desired.manifest import (
     MAX_BYTES,
+    MAX_VALUES,
     accepted_manifest,
     has_overrides,
+    is_too_large,
     lost_manifest,
     manifest_text,
 )
@@ -122,8 +124,11 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
             or is_small(request, observed.table_syncs, pipeline.spec.approval_above)
         )
         manifests = manifests if approved else without_resyncs(before, manifests, request.tables)
-    if len(manifest_text(manifests)) > MAX_BYTES:
-        message = f"the manifest with its TableSyncs is larger than {MAX_BYTES} bytes; shorten the TableSyncs"
+    if is_too_large(manifest_text(manifests)):
+        message = (
+            f"the manifest with its TableSyncs has more than {MAX_BYTES} bytes or {MAX_VALUES} values; shorten the"
+            " TableSyncs"
+        )
         condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
     changes = {} if before is None else all_changes(before, manifests)
     return Acceptance(

@@ -36,6 +36,10 @@ EXECUTOR_FILE: Final = "executor.yaml"
 SPARK_FILE: Final = "spark.properties"
 MAX_BYTES: Final = 1_000_000
 """Limit of the manifest. A ConfigMap holds 1 MiB, its metadata included."""
+MAX_VALUES: Final = 100_000
+"""Limit of the values in a manifest, by an upper estimate. Each takes a kilobyte of memory while YAML is parsed."""
+_BEGINNINGS: Final = ("\n", ",", "[", "{", "- ", "? ")
+"""The characters of YAML of which each value needs one."""
 MAX_RECORD: Final = 200_000
 """Limit of the record in an annotation. The annotations of an object hold 256 KiB."""
 MAX_PIPELINE_RECORD: Final = 30_000
@@ -142,8 +146,13 @@ def is_valid(manifests: Manifests) -> bool:
 _TEXTS: Final = TextMemo[Manifests | None](3 << 20)
 
 
+def is_too_large(text: str) -> bool:
+    """Return True if a manifest has more than `MAX_BYTES` characters or `MAX_VALUES` values."""
+    return len(text) > MAX_BYTES or sum(map(text.count, _BEGINNINGS)) > MAX_VALUES
+
+
 def _read(text: str) -> Manifests | None:
-    if len(text) > MAX_BYTES:
+    if is_too_large(text):
         return None
     return _TEXTS.get(text, lambda: _loaded(text))
 

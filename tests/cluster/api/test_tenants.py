@@ -60,20 +60,29 @@ def test_template_of_thousands_of_variables(place: Place) -> None:
     place.holds()
 
 
-def test_manifest_whose_aliases_expand_to_billions_of_values(place: Place) -> None:
-    """A ConfigMap of a kilobyte and a record of as much, both with their digests, take neither memory nor time."""
-    text = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 60))])
+ALIASES = "\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 60))])
+BOMBS = {"y": ALIASES, "w": "kind: Pipeline\na: [" + "x," * 480_000 + "]", "z": ("- " * 250 + "x\n") * 1900}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_manifest_that_expands_when_it_is_parsed(place: Place, name: str) -> None:
+    """A ConfigMap, and a record of a few bytes, both with their digests, take neither memory nor time."""
+    text = BOMBS[name]
     packed = base64.b64encode(bz2.compress(text.encode())).decode()
-    place.tenant.pipeline("y", suspend=True)
-    eventually(lambda: place.tenant.kubectl.get("statefulset", "y-driver"))
+    place.tenant.pipeline(name, suspend=True)
+    eventually(lambda: place.tenant.kubectl.get("statefulset", f"{name}-driver"))
     for _ in range(3):
-        place.tenant.patch("statefulset", "y-driver", {"metadata": {"annotations": {"levada.dev/accepted": packed}}})
+        place.tenant.patch(
+            "statefulset", f"{name}-driver", {"metadata": {"annotations": {"levada.dev/accepted": packed}}}
+        )
         annotations = {"levada.dev/manifest": manifest_digest(text.encode())}
         changed = {"metadata": {"annotations": annotations}, "data": {"pipeline.yaml": text}}
-        place.tenant.patch("configmap", "y-manifest", changed)
+        place.tenant.patch("configmap", f"{name}-manifest", changed)
         place.operator.swept_twice()
     place.holds()
-    eventually(lambda: "kind: Pipeline" in place.tenant.kubectl.get("configmap", "y-manifest")["data"]["pipeline.yaml"])
+    eventually(
+        lambda: "kind: Pipeline" in place.tenant.kubectl.get("configmap", f"{name}-manifest")["data"]["pipeline.yaml"]
+    )
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
