@@ -307,12 +307,23 @@ class Sweeper:
             if known is not None and known["metadata"].get("resourceVersion") == version:
                 bodies.append(known)
             elif name == manifest_name(owner.name):
-                whole = await self._run(self._cluster.get, "ConfigMap", namespace, name)
-                bodies += [] if whole is None else [{"kind": "ConfigMap", **whole}]
+                bodies += await self._manifest(body)
             elif (body["metadata"].get("labels") or {}).get(ROLE_LABEL) == STATE_ROLE or known is None:
                 bodies.append(body)
         self._cache.replace_owned("ConfigMap", namespace, bodies, now)
         self._fault(namespace, "listed ConfigMap", _texts("ConfigMap", found))
+
+    async def _manifest(self, listed: Body) -> list[Body]:
+        """Return the ConfigMap with a manifest, without its content if that is too large, nothing if it is gone."""
+        metadata = listed["metadata"]
+        try:
+            whole = await self._run(self._cluster.get, "ConfigMap", metadata["namespace"], metadata["name"])
+        except RequestFailed as error:
+            if error.status != TOO_LARGE:
+                raise
+            # It was written by hand, and is restored. The other objects of the namespace are listed.
+            return [listed]
+        return [] if whole is None else [{"kind": "ConfigMap", **whole}]
 
     async def list_storage(self) -> None:
         """Look for a default StorageClass, unless the chart or a missing right forbids it."""
