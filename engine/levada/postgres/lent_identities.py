@@ -61,7 +61,8 @@ BEGIN
     FOR leaf IN
         SELECT l.oid, n.nspname, l.relname, l.relreplident, {identified} AND NOT {uncovered} AND CASE
                 WHEN pg_catalog.current_setting('transaction_isolation') = 'read committed'
-                    OR l.relreplident = 'f' AND l.xmax = '0' THEN true ELSE pg_catalog.pg_get_replica_identity_index(l.oid) IS NOT NULL END AS accepted,
+                    OR l.relreplident = 'f' AND l.xmax = '0' THEN true
+                ELSE pg_catalog.pg_get_replica_identity_index(l.oid) IS NOT NULL END AS accepted,
             (SELECT i.indexrelid FROM pg_catalog.pg_index i
                 WHERE i.indrelid = l.oid AND i.indisreplident AND l.relreplident = 'i') AS index
         FROM pg_catalog.pg_class l JOIN pg_catalog.pg_namespace n ON n.oid = l.relnamespace
