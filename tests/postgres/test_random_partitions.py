@@ -95,6 +95,12 @@ def possible(statement: str, *, keyed: bool) -> bool:
     return "DROP CONSTRAINT" not in statement if keyed else "GENERATED" not in statement
 
 
+def is_hidden(transaction: Transaction) -> bool:
+    """Return True if the transaction's snapshot hides an identity or generated column of the other session."""
+    changed = "GENERATED" in transaction.other or "REPLICA IDENTITY" in transaction.other
+    return changed and transaction.level != "READ COMMITTED"
+
+
 @contextmanager
 def publication_locked(db: Database) -> Iterator[None]:
     """Lock the publication, as an engine does that adds a table, or an application whose table loses its key."""
@@ -183,14 +189,17 @@ def test_no_statement_fails_that_works_without_levada(db: Database, admin: Datab
 
 @SEEDS
 def test_none_fails_while_another_session_has_the_publication(db: Database, admin: Database, seed: int) -> None:
-    """The tables that would leave it get another identity, until they can leave."""
+    """The tables that would leave it get another identity, until they can leave.
+
+    ``docs/limits.md`` has the exception: what a snapshot hides from the trigger.
+    """
     chance = random.Random(seed)
     made, played = list(tables(chance)), list(transactions(chance))
     keyed = "PRIMARY KEY" in made[0]
     played = [
         replace(
             t,
-            other=t.other if possible(t.other, keyed=keyed) else "SELECT 1",
+            other=t.other if possible(t.other, keyed=keyed) and not is_hidden(t) else "SELECT 1",
             statements=[s for s in t.statements if possible(s, keyed=keyed)],
         )
         for t in played
