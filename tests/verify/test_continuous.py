@@ -241,4 +241,4 @@ def test_a_destination_without_ranges_refuses_the_manifest(
     monkeypatch.setattr(PostgresDestination, "capabilities", lacks)
     with pytest.raises(NeedsOperator) as refused:
         replicated.start(verify=BUSY)
-    assert (refused.value.code, "remove spec.verify.continuous" in refused.value.hint) == ("verify_unsupported", True)
+    assert (refused.value.code, "remove verify.continuous" in refused.value.hint) == ("verify_unsupported", True)

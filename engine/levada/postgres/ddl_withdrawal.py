@@ -20,10 +20,10 @@ from levada.postgres.seal import warning
 #
 # A transaction of a higher level than READ COMMITTED reads the members as of its first statement, but ALTER PUBLICATION
 # knows the newest ones. So it is tried with each publication, and an error says that the table is no member. A newer
-# identity shows in what PostgreSQL's own function says of the newest catalog. A row of pg_class with an xmax has a
-# successor. The tree of a root has partitions that are newer, unless there are so many that it takes long. One that is
-# not visible may have any identity but FULL. The statement may not have locked these tables, so the locks of
-# this look end with it. A table may leave its publication without need.
+# identity shows in what PostgreSQL's own function says of the newest catalog, and so does a newer membership, which may
+# have a row filter. A row with an xmax has a successor. The tree of a root has partitions that are newer, unless there
+# are so many that it takes long. One that is not visible may have any identity but FULL. The statement may not have
+# locked these tables, so the locks of this look end with it. A table may leave its publication without need.
 #
 # No plan is made of a table, not even by EXPLAIN: PostgreSQL would evaluate functions of its owner in rules and
 # indexes, with the rights of the trigger's role.
@@ -51,6 +51,7 @@ DECLARE
     triggers text;
     patience text := '100ms';
     lacks boolean;
+    newer record;
     older boolean := pg_catalog.current_setting('transaction_isolation') <> 'read committed';
 BEGIN
     IF pg_catalog.current_setting({lending}, true) <> '' THEN
@@ -192,7 +193,7 @@ _BARE: Final = sql.SQL("""
                     ) AS leaf(oid) LEFT JOIN pg_catalog.pg_class l ON l.oid = leaf.oid
                     WHERE c.oid = member.oid AND coalesce(l.relkind, 'r') = 'r'
                         AND (l.oid IS NULL OR l.relreplident <> 'f' OR l.xmax <> '0')
-                        AND pg_catalog.pg_get_replica_identity_index(leaf.oid) IS NULL);
+                        AND pg_catalog.pg_get_replica_identity_index(leaf.oid) IS NULL);{newer_filter}
                 RAISE 'without the locks';
             EXCEPTION WHEN OTHERS THEN
                 NULL;
@@ -203,6 +204,30 @@ _BARE: Final = sql.SQL("""
         END LOOP;
     END IF;
 """)
+
+_NEWER_FILTER: Final = sql.SQL("""
+                PERFORM pg_catalog.set_config('lock_timeout', '1ms', true);
+                FOR newer IN
+                    WITH RECURSIVE above(relid) AS (
+                        SELECT member.oid
+                        UNION
+                        SELECT i.inhparent FROM above JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.relid
+                    )
+                    SELECT n.nspname::text, c.relname::text, p.pubname::text
+                    FROM above JOIN pg_catalog.pg_class c ON c.oid = above.relid
+                    JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace CROSS JOIN pg_catalog.pg_publication p
+                    WHERE NOT lacks AND (p.pubupdate OR p.pubdelete)
+                        AND pg_catalog.obj_description(p.oid, 'pg_publication') ~ {owned}
+                LOOP
+                    BEGIN
+                        lacks := lacks OR NOT EXISTS (
+                            SELECT FROM pg_catalog.pg_publication_rel r WHERE r.xmax = '0' AND r.oid = (
+                                SELECT a.objid FROM pg_catalog.pg_get_object_address('publication relation',
+                                    ARRAY[newer.nspname, newer.relname], ARRAY[newer.pubname]) a));
+                    EXCEPTION WHEN OTHERS THEN
+                        NULL;
+                    END;
+                END LOOP;""")
 
 _UNCOVERED: Final = sql.SQL("""
     WITH RECURSIVE above(leaf, relid) AS (
@@ -222,7 +247,11 @@ _UNCOVERED: Final = sql.SQL("""
 def withdraw_body(version: int) -> sql.Composed:
     """Return the body of the function for a server of this version."""
     return _WITHDRAW_BODY.format(
-        bare=_BARE.format(identified=identified(version), most=sql.Literal(_MOST_LEAVES)),
+        bare=_BARE.format(
+            identified=identified(version),
+            most=sql.Literal(_MOST_LEAVES),
+            newer_filter=_NEWER_FILTER.format(owned=sql.Literal(OWNED)) if version >= FILTERS else sql.SQL(""),
+        ),
         uncovered=_UNCOVERED.format(uncovered=UNCOVERED) if version >= FILTERS else sql.SQL(""),
         owned=sql.Literal(OWNED),
         record=record_statements(version),

@@ -48,11 +48,13 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
     periods = {
         t.table: timedelta(seconds=every_s) for t in progress.tables if (every_s := config.verify_of(t.table).every_s)
     }
-    if not periods or _waits_for_turn(progress.tables, periods.values(), now):
-        return None
-    if any(trails(t, config) for t in progress.tables):
+    if not periods or any(trails(t, config) for t in progress.tables):
         return None
     due = [t for t in able if t.table in periods and _due_at(t, periods[t.table], now) <= now]
+    turn = timedelta(seconds=1 / sum(1 / period.total_seconds() for period in periods.values()))
+    if _waits_for_turn(progress.tables, turn, now):
+        # A table whose time has just come is spread already, and another one's turn does not make it late.
+        due = [t for t in due if _attempted_at(t, now) and now - _due_at(t, periods[t.table], now) < turn]
     if not due:
         return None
     first = min(due, key=lambda t: (_attempted_at(t, now) or datetime.min.replace(tzinfo=now.tzinfo), t.table))
@@ -90,11 +92,10 @@ def _was_interrupted(table: TableProgress, progress: Progress, now: datetime) ->
     return tried is not None and tried < progress.started_at and age_of(tried, now) < REQUEST_RETRY
 
 
-def _waits_for_turn(tables: Iterable[TableProgress], periods: Iterable[timedelta], now: datetime) -> bool:
-    """Return True if the last verification began less than a table's share of the periods ago."""
+def _waits_for_turn(tables: Iterable[TableProgress], turn: timedelta, now: datetime) -> bool:
+    """Return True if the last verification began less than ``turn`` ago, a table's share of the periods."""
     began = [t.verify_tried for t in tables if t.verify_tried is not None and t.verify_tried <= now]
-    turn_s = 1 / sum(1 / period.total_seconds() for period in periods)
-    return bool(began) and age_of(max(began), now) < timedelta(seconds=turn_s)
+    return bool(began) and age_of(max(began), now) < turn
 
 
 def _attempted_at(table: TableProgress, now: datetime) -> datetime | None:
