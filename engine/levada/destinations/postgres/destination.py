@@ -17,13 +17,7 @@ from levada.copy.rows import TableRows
 from levada.destinations.collisions import TargetName
 from levada.destinations.context import DestinationContext
 from levada.destinations.erasure import Erased, Erasure
-from levada.destinations.fenced import (
-    FencedDestination,
-    TableState,
-    TableStates,
-    missing,
-    require_epoch,
-)
+from levada.destinations.fenced import FencedDestination, TableState, TableStates, missing, require_epoch
 from levada.destinations.groups import GroupWriter
 from levada.destinations.interface import Capabilities, OnSchemaChange, Ordering
 from levada.destinations.ownership import Owner
