@@ -54,7 +54,7 @@ def next_verification(progress: Progress, config: PipelineConfig, now: datetime)
     turn = timedelta(seconds=1 / sum(1 / period.total_seconds() for period in periods.values()))
     if _waits_for_turn(progress.tables, turn, now):
         # A table whose time has just come is spread already, and another one's turn does not make it late.
-        due = [t for t in due if _attempted_at(t, now) and now - _due_at(t, periods[t.table], now) < turn]
+        due = [t for t in due if _attempted_at(t, now) and age_of(_due_at(t, periods[t.table], now), now) < turn]
     if not due:
         return None
     first = min(due, key=lambda t: (_attempted_at(t, now) or datetime.min.replace(tzinfo=now.tzinfo), t.table))
