@@ -6,7 +6,10 @@ BIN := .venv/bin
 SETUP := .venv/.setup
 PYTEST_ARGS ?=
 # Most of a test is waiting for a process. tests/tiers.py says which tests share servers and sessions.
-PARALLEL := -n 4 --dist loadscope --no-loadscope-reorder
+SCOPES := --dist loadscope --no-loadscope-reorder
+PARALLEL := -n 6 $(SCOPES)
+# An API server and operators run beside these.
+BESIDE_CLUSTER := -n 4 $(SCOPES)
 NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 
 # Each start of a Python would compile Levada again.
@@ -65,13 +68,13 @@ test-cluster: setup ## Run the tests that need a cluster: that of KUBECONFIG, el
 # The charts' and the node's tests have operators of the whole cluster, which would take other tests' Pipelines for their own.
 # Where $(PYTEST_ARGS) choose no test of a part, pytest ends with 5. It is an error if they choose none at all.
 on-cluster:
-	@chosen=; for part in "api $(PARALLEL)" chart node; do \
+	@chosen=; for part in "api $(BESIDE_CLUSTER)" chart node; do \
 		$(BIN)/pytest tests/cluster/$$part --timeout $(BUILD_S) $(PYTEST_ARGS); \
 		case $$? in 0) chosen=1 ;; 5) ;; *) exit 1 ;; esac; \
 	done; [ "$$chosen" ] || exit 5
 
 test-late: setup ## Run the tests of the operator, whose requests and whose tests are late at random (LATE=SEED:KINDS)
-	$(CLUSTER) env LEVADA_TEST_LATE=$(LATE) $(BIN)/pytest tests/cluster/api --timeout $(BUILD_S) $(PARALLEL) $(PYTEST_ARGS)
+	$(CLUSTER) env LEVADA_TEST_LATE=$(LATE) $(BIN)/pytest tests/cluster/api --timeout $(BUILD_S) $(BESIDE_CLUSTER) $(PYTEST_ARGS)
 
 LATE := 1:writes,test
 
