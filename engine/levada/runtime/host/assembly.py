@@ -46,7 +46,13 @@ from levada.runtime.host.plugins import (
 from levada.runtime.host.secret_folder import secret_folder
 from levada.runtime.host.work_dir import default_work_dir
 from levada.runtime.resources.encoding import require_utf8
-from levada.runtime.resources.machine import apply_threads, available_cores, change_memory, memory_limit
+from levada.runtime.resources.machine import (
+    apply_threads,
+    available_cores,
+    change_memory,
+    installed_memory,
+    memory_limit,
+)
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
 from levada.runtime.source.record import former_sources, verified_source
@@ -241,7 +247,7 @@ def pipeline_config(
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
         apply_threads=spec.apply.max_concurrent_tables or apply_threads(available_cores()),
-        memory_bytes=spec.memory or change_memory(available_cores(), memory_limit()),
+        memory_bytes=spec.memory or change_memory(available_cores(), memory_limit(), installed_memory()),
         batch_bytes=spec.batch.max_bytes,
         batch_fill_s=spec.batch.max_fill_ms / 1000,
         freshness_s=float(spec.freshness_seconds),
