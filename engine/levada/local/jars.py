@@ -22,6 +22,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -150,10 +151,17 @@ def pyspark_folder() -> Path:
 
 def _is(path: Path, jar: Jar) -> bool:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
+        found = path.stat()
+        return _digest(path, found.st_ino, found.st_size, found.st_ctime_ns) == jar.sha256
     except FileNotFoundError:
         return False
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, *_: int) -> str:
+    """Return the SHA-256 of a file. It is read again if one of the numbers, which any write changes, is another."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _unusable(file: Path, why: str) -> NeedsOperator:
