@@ -60,10 +60,12 @@ class Batch:
     """Findings that need no second look, because they were seen before."""
     made: list[History] = field(default_factory=list)
     """The histories of the batch, as soon as each is played on the twin."""
-    _rng: random.Random = field(default_factory=lambda: random.Random(0))
+    _rng: random.Random = field(default_factory=random.Random)
+    """Draws the moments of kills."""
 
     def play(self, of: Sequence[int | History]) -> list[Finding]:
         """Return what is wrong. Raise EngineEndedError if the engine ended by itself."""
+        self._rng.seed(f"{self.plan} {of[0] if isinstance(of[0], int) else of[0].seed}")
         with ExitStack() as stack:
             parts = [self._begin(stack, what) for what in of]
             try:
@@ -128,8 +130,11 @@ class Batch:
     def _play_phase(self, parts: list[_Part], phase: int, way: str) -> None:
         queues = [(part, self._numbered(part, phase)) for part in parts]
         longest = max(len(queue) for _, queue in queues)
+        kills = {longest // 2} if way.startswith("killed") else set()
+        if way == "killed often":
+            kills |= {self._rng.randrange(max(longest, 1)) for _ in range(_KILLS)}
         for turn in range(longest):
-            if turn == longest // 2 and way.startswith("killed"):
+            if turn in kills:
                 self.world.engine.kill()
                 if way != "killed":
                     self.world.start()  # with transactions in progress

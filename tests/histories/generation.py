@@ -35,8 +35,11 @@ _OVER_FILES: Final = {
         "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns",
         "widen column", "retype column", "default", "not null", "replace key", "key of a new column",
     )
-}  # fmt: skip
-"""Kinds after which files at the destination are read or written, with their weights."""
+} | {"add filled column": 15.0}  # fmt: skip
+"""Kinds after which files at the destination are read or written, with their weights.
+
+That which writes a value to each row of a file is drawn often, because what it writes has many types.
+"""
 _EVERYWHERE: Final = 0.04
 """The share of steps that change all tables of a history."""
 _EMPTYING: Final = ("delete all", "truncate")
@@ -184,6 +187,8 @@ class Generator:
         if self.form.masks and self.rng.random() < _REMASKED:
             self._play([Step("mask", sql, '{s}."masked"') for sql in _comments(self.rng)])
         for _ in range(self.rng.choice((1, 2, 2, 3))):
+            if self.rng.random() < self.hollows:
+                self._hollow(0)  # The rows of the former phase are most often in files already.
             for _ in range(self.rng.randint(3, 10)):
                 self._next()
             self._end_phase()
@@ -291,9 +296,8 @@ class Generator:
 
         Each is a transaction of its own, so that files are there in which no row is left.
         """
-        self._refresh(number)
-        tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
-        self.draw.focus, self.careful = (self.rng.choice(tables) if tables else ""), True
+        filled = self._filled(number)
+        self.draw.focus, self.careful = (self.rng.choice(filled) if filled else ""), True
         for kind in self.rng.choice(
             (["delete all"], ["delete all"], ["update", "delete all"], ["delete"], ["truncate"])
         ):
@@ -303,6 +307,12 @@ class Generator:
         for kind in self.rng.choice(([], ["insert"], ["upsert", "update"])):
             self._statement(kind, number)
         self.draw.focus, self.careful = "", False
+
+    def _filled(self, number: int) -> list[str]:
+        """Return the tables that have rows and columns of their own, which those that inherit have not."""
+        self._refresh(number)
+        alone = [t for t in self.draw.model.tables if t.name not in self.draw.calm and not t.parent]
+        return [t.name for t in alone if self.player.has_rows(number, t.sql)]
 
     def _large(self, number: int) -> None:
         """Play a transaction of many rows, with savepoints and DDL in it, and sometimes leave it open."""
