@@ -22,7 +22,7 @@ PROCESS_STATE: Final[Mapping[str, str]] = {
     "engine/levada/cli/manifests.py:os.environ.pop": "it removes variables that tests set by monkeypatch",
     "engine/levada/cli/run.py": _PUT_BACK,
     "engine/levada/cli/signals.py": _OWN_BLOCK,
-    "engine/levada/cli/startup.py": "a garbage collector that is on stays on, and streams that are open stay as they are",
+    "engine/levada/cli/startup.py": "a collector that is on stays on, and open streams stay as they are",
     "engine/levada/copy/fork_server.py": _CHILD,
     "engine/levada/copy/in_process.py:IN_PROCESS": "it has no fields",
     "engine/levada/copy/reader_sessions.py:SESSIONS": _PUT_BACK,
