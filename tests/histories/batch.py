@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +31,8 @@ _UNSETTLED: Final = 4
 """Copies of many tables may take longer than a table that is Ready may be another one."""
 _COMMAND: Final = re.compile(r"levada (resync|retry) MANIFEST ('[^']*'|\S+?)(?=[.,;]?(?:\s|$))")
 """Other hints ask for a change of the manifest."""
+_COPIED_S: Final = 300.0
+"""A parked table keeps its error until it is copied, which takes minutes on a busy machine."""
 _HINTS: Final = 4
 """A table may be parked for several reasons, each of which its error shows only after the former one is gone."""
 
@@ -244,6 +246,7 @@ class Batch:
             followed |= {(t["id"], t["error"]["solution"]) for t in tables}
             self._follow(parts, tables)
             self.world.holds(partial(self._go_on, spaces, followed), self.patience_s)
+            self.world.holds(lambda: not any(map(_is_copied, self._parked(spaces))), _COPIED_S)
             self._settle(parts)
         of = {id_ for id_, _ in followed}
         self._look([p for p in parts if of & self.world.tables((p.player.schema,)).keys()], of)
@@ -267,7 +270,8 @@ class Batch:
         return any(t["error"]["solution"] == table["error"]["solution"] for t in now)
 
     def _go_on(self, spaces: tuple[str, ...], followed: set[tuple[int, str]]) -> bool:
-        return not followed & {(t["id"], t["error"]["solution"]) for t in self._parked(spaces)}
+        """Return True if each table has another hint, or none, or is being copied."""
+        return not followed & {(t["id"], t["error"]["solution"]) for t in self._parked(spaces) if not _is_copied(t)}
 
     def _refused(self, parts: list[_Part], command: str, reason: str) -> None:
         for part in parts:
@@ -288,6 +292,12 @@ class Batch:
         self.world.start()
         self._settle(parts)
         self._look([part for part in parts if not part.suspects])
+
+
+def _is_copied(table: Mapping[str, Any]) -> bool:
+    """Return True if a copy of the table is in progress, or waits for others, and none has failed."""
+    copy = table["resync"]
+    return copy is not None and copy["error"] is None and copy["step"] in ("Waiting", "Copying", "CatchingUp")
 
 
 def _undecided(seen: list[Suspect] | None, known: frozenset[tuple[str, str]], *, healed: bool) -> bool:

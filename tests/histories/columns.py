@@ -16,7 +16,7 @@ _ALIKE = (
 """Names that some readers take for one: by case, dots, or composition, letter by letter, or by blanks at their end."""
 
 
-_NESTED = ("text[]", "integer[]", "text[]", "integer[]", "{s}.pair")
+_NESTED = ("text[]", "integer[]")
 
 
 def _name(draw: Draw) -> str:

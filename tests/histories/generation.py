@@ -35,7 +35,7 @@ _OVER_FILES: Final = {
         "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns",
         "widen column", "retype column", "default", "not null", "replace key", "key of a new column",
     )
-} | {"add filled column": 15.0}  # fmt: skip
+} | {"add filled column": 20.0}  # fmt: skip
 """Kinds after which files at the destination are read or written, with their weights.
 
 That which writes a value to each row of a file is drawn often, because what it writes has many types.
@@ -43,6 +43,8 @@ That which writes a value to each row of a file is drawn often, because what it 
 _EVERYWHERE: Final = 0.04
 """The share of steps that change all tables of a history."""
 _EMPTYING: Final = ("delete all", "truncate")
+_HOLLOW: Final = (*[["delete all"]] * 3, ["update", "delete all"], ["delete"], ["truncate"])
+"""Statements after which a table has few rows or none."""
 _MUCH: Final = ("insert much", "insert much", "update much", "move many keys", "delete much")
 _LARGE: Final = (
     "CREATE TABLE {s}.large (k1 int PRIMARY KEY, k2 int, c1 text, c2 int[], big text NOT NULL DEFAULT '')",
@@ -187,8 +189,7 @@ class Generator:
         if self.form.masks and self.rng.random() < _REMASKED:
             self._play([Step("mask", sql, '{s}."masked"') for sql in _comments(self.rng)])
         for _ in range(self.rng.choice((1, 2, 2, 3))):
-            if self.rng.random() < self.hollows:
-                self._hollow(0)  # The rows of the former phase are most often in files already.
+            self._hollow_some()
             for _ in range(self.rng.randint(3, 10)):
                 self._next()
             self._end_phase()
@@ -291,16 +292,21 @@ class Generator:
         if together and self.sessions[number].open:
             self._control("COMMIT", number)
 
-    def _hollow(self, number: int) -> None:
+    def _hollow_some(self) -> None:
+        """Change some tables whose rows are deleted, at the begin of a phase: most rows are in files by then."""
+        if self.rng.random() < min(1, self.hollows * 2):
+            for table in self._filled(0):
+                if self.rng.random() < 0.6:
+                    self._hollow(0, table)
+
+    def _hollow(self, number: int, table: str = "") -> None:
         """Delete the rows of a table, all or many, change what its files have, and insert rows again.
 
         Each is a transaction of its own, so that files are there in which no row is left.
         """
-        filled = self._filled(number)
+        filled = [table] if table else self._filled(number)
         self.draw.focus, self.careful = (self.rng.choice(filled) if filled else ""), True
-        for kind in self.rng.choice(
-            (["delete all"], ["delete all"], ["update", "delete all"], ["delete"], ["truncate"])
-        ):
+        for kind in self.rng.choice(_HOLLOW):
             self._statement(kind, number)
         for _ in range(self.rng.choice((1, 1, 2))):
             self._statement(None, number, _OVER_FILES)
