@@ -1,4 +1,4 @@
-"""What a verification says while transactions are open at the source."""
+"""The line that a verification prints while transactions are open at the source."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def expected_wait(conn: psycopg.Connection[Any], slot: str) -> Transient | None:
     if unknown := {h.id for h in found if h.seconds is None}:
         time.sleep(_LOOK_S)
         long += [h for h in _holders(conn) if h.id in unknown]
-    found = _of_holders(long)
-    return None if found is None else _error(slot, *found)
+    reason = _of_holders(long)
+    return None if reason is None else _error(slot, *reason)
 
 
 def _reason(conn: psycopg.Connection[Any]) -> tuple[str, str] | None:
