@@ -1,4 +1,4 @@
-"""Entry point of ``python -m levada_operator``."""
+"""Entry point of ``python -m levada_operator``, and of ``python -m levada_operator orphans``."""
 
 import gc
 import sys
@@ -14,4 +14,8 @@ from levada_operator.app.main import main  # noqa: E402 - the lines above must c
 gc.freeze()
 gc.enable()
 
+if sys.argv[1:2] == ["orphans"]:
+    from levada_operator.app.orphans import show_orphans
+
+    sys.exit(show_orphans(sys.argv[2:]))
 main()

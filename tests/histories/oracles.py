@@ -106,7 +106,8 @@ class Look:
     def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
         error, kinds = table["error"], self.player.kinds(table["id"])
         if healed and "levada re" in error["solution"] and not any(d in error["solution"] for d in _DECISIONS):
-            yield "d", f"not healed {error['code']}", f"{table['name']} after {error['solution']!r}: {error['reason']}"
+            what = f"{table['name']} after {error['solution']!r}: {error['reason']} Its copy: {table['resync']}"
+            yield "d", f"not healed {error['code']}", what
         elif error["retryPolicy"] == "TimedRetry" and self.world.form.resync and not SQL.search(error["solution"]):
             yield "d", f"{UNHEALED} {error['code']}", f"{table['name']}: {error['reason']}"
         elif not explained(error["code"], kinds, calm=table["name"] == "calm", form=self.world.form):

@@ -7,12 +7,15 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from tests.operator.samples import DEFAULTS, pipeline
 
-from levada.status.orphans import Orphan, read_orphans
+from levada.errors import NeedsOperator
+from levada.status.orphans import Orphan, orphan_lines, read_orphans
 from levada_operator.act.elector import LeaseKey
 from levada_operator.act.metrics import ABANDONED
 from levada_operator.app.abandoned import AbandonedCleanups, fitting
+from levada_operator.app.orphans import COMMAND, left_after
 from levada_operator.kube.interface import RequestFailed
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import Body
@@ -36,6 +39,8 @@ class ConfigMaps:
     def __init__(self, failure: RequestFailed | None = None) -> None:
         self.failure = failure
         self.found: dict[tuple[str, str], dict[str, Any]] = {}
+        self.late: Orphan | None = None
+        """An entry that is added between the next read and the next write."""
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         if self.failure is not None:
@@ -43,8 +48,16 @@ class ConfigMaps:
         return self.found.get((namespace, name))
 
     def apply(self, body: Body) -> dict[str, Any]:
-        self.found[body["metadata"]["namespace"], body["metadata"]["name"]] = dict(body)
-        return dict(body)
+        place = body["metadata"]["namespace"], body["metadata"]["name"]
+        there = self.found.get(place, {"metadata": {"resourceVersion": "0"}, "data": {}})
+        version = there["metadata"]["resourceVersion"]
+        if self.late is not None:
+            there["data"], version, self.late = there["data"] | {self.late.key: self.late.text}, version + "1", None
+            there["metadata"]["resourceVersion"] = version
+        if body["metadata"].get("resourceVersion", version) != version:
+            raise RequestFailed(409, "the object has been modified")
+        self.found[place] = {**body, "metadata": {**body["metadata"], "resourceVersion": version + "1"}}
+        return self.found[place]
 
     @property
     def entries(self) -> dict[str, str]:
@@ -126,3 +139,23 @@ def test_a_namespace_does_not_fill_the_list() -> None:
 def test_a_deletion_does_not_fail_with_the_list() -> None:
     """A list that cannot be read or written is logged."""
     add(ConfigMaps(RequestFailed(403, "no right")), SHOP)
+
+
+def test_entries_are_taken_off_within_the_pod() -> None:
+    """By the operator's own client, also if one is added meanwhile. A UID that is not listed changes nothing."""
+    cluster = ConfigMaps()
+    add(cluster, SHOP, orphan("mall", uid="2"))
+    assert left_after(cluster, LEASE, ()) == [orphan("mall", uid="2"), SHOP]  # type: ignore[arg-type]  # as above
+    with pytest.raises(NeedsOperator, match=f"{COMMAND} prints the UIDs"):
+        left_after(cluster, LEASE, ("1", "3"))  # type: ignore[arg-type]  # as above
+    cluster.late = orphan("late", uid="4")
+    left = left_after(cluster, LEASE, ("1",))  # type: ignore[arg-type]  # as above
+    assert [each.uid for each in left] == ["4", "2"]
+    assert [*cluster.entries] == ["data.late.4", "data.mall.2"]
+
+
+def test_the_list_is_text() -> None:
+    """A name or a driver's message that a tenant chose sends no commands to the terminal of an administrator."""
+    lines = orphan_lines([orphan(what="\x1b]0;title\x07 SQL\nx")])
+    assert all(line.isprintable() for line in lines[1].splitlines())
+    assert lines[-1] == "Once it is removed, take it off the list: levada orphans --forget 1"

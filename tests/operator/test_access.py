@@ -127,8 +127,7 @@ def test_operator_reads_with_its_token(driver: tuple[str, int], tmp_path: Path) 
 
     def fetched(namespace: str = "data", tokens: Path | None = tmp_path) -> Answer:
         async def fetch() -> Answer:
-            async with DriverClient(tokens) as client:
-                return await client.fetch(namespace, *driver)
+            return await DriverClient(tokens).fetch(namespace, *driver)
 
         return asyncio.run(fetch())
 

@@ -132,6 +132,28 @@ def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
     assert cache.observe(SHOP, NOON) is None
 
 
+def test_pipelines_that_go_with_the_finalizer() -> None:
+    """It was removed by hand, so its objects are kept until they are taken. Without it, the operator has cleaned up."""
+    cache = ClusterCache(DEFAULTS)
+    held = merge(pipeline(), {"metadata": {"finalizers": ["levada.dev/cleanup"], "resourceVersion": "11"}})
+    cache.put(held)
+    cache.put(owned_body("ConfigMap", "shop-manifest"))
+    cache.remove(merge(held, {"metadata": {"finalizers": [], "resourceVersion": "12"}}))
+    gone = cache.take_gone(SHOP, NOON)
+    assert gone is not None
+    assert gone.owned.get("ConfigMap", "shop-manifest")
+    assert cache.take_gone(SHOP, NOON) is None
+    cache.put(held)
+    cache.put(merge(held, {"metadata": {"finalizers": [], "resourceVersion": "12"}}))
+    cache.remove(held)
+    assert cache.take_gone(SHOP, NOON) is None
+    cache.put(held)
+    cache.put(merge(held, {"metadata": {"uid": "uid-next", "resourceVersion": "13"}}))
+    gone = cache.take_gone(SHOP, NOON)
+    assert gone is not None
+    assert gone.pipeline.uid == "uid-shop"
+
+
 def test_cache_sees_movement_and_conflicts() -> None:
     """Only a position that changes counts as movement. The older of two Pipelines with one slot is the conflict."""
     cache = ClusterCache(DEFAULTS)

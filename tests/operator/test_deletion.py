@@ -20,6 +20,7 @@ from tests.operator.samples import (
     written,
 )
 
+from levada_operator.decide.deletion import left_without_finalizer
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.observe.creation import CreationFailure
 from levada_operator.observe.objects import JobState, ObjectKey, OwnedObjects, Refusal
@@ -262,3 +263,14 @@ def test_what_the_driver_cleaned_up_is_not_listed() -> None:
     assert (plan.release, plan.abandoned) == (True, "")
     (draft,) = plan.events
     assert (draft.reason, draft.message) == ("CleanupFinished", "by the driver: slot levada_data__shop: dropped")
+
+
+def test_what_is_left_of_a_pipeline_whose_finalizer_was_removed() -> None:
+    """It is listed with the SQL, unless its policy removes nothing, it never ran, or its clean-up was done."""
+    seen = deleting(pods=())
+    assert SQL in left_without_finalizer(seen)
+    assert "finalizer was removed by hand" in left_without_finalizer(seen)
+    assert left_without_finalizer(replace(seen, jobs=(job(),)))
+    assert not left_without_finalizer(replace(seen, jobs=(job(succeeded=True),)))
+    assert not left_without_finalizer(deleting(body=pipeline(status={"cleanup": "slot: dropped"}), owned=seen.owned))
+    assert not left_without_finalizer(deleting(body=pipeline(status={}), owned=OwnedObjects()))

@@ -19,6 +19,7 @@ from tests.runtime import samples
 
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.runtime.host.engine_api import EngineApi
+from levada.runtime.host.work_dir import published_address, running_progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.host_header import foreign_host
@@ -381,6 +382,50 @@ def test_what_writes_or_returns_values_is_closed_to_others() -> None:
         server.close()
 
 
+def own_address() -> str:
+    """Return an address of this machine by which another pod would reach it. The test is skipped without one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # No packet is sent: it chooses the address alone.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but loopback")
+        return str(probe.getsockname()[0])
+
+
+def test_another_pod_starts_nothing_and_reads_no_values() -> None:
+    """Over the network, by requests such as any pod can send where no plugin enforces policies. Loopback starts it."""
+    started: list[QualifiedTable] = []
+
+    def verify(table: QualifiedTable, options: VerifyOptions, cancelled: threading.Event) -> TableReport:
+        started.append(table)
+        return TableReport(table, Lsn(1), Lsn(1), 2, 2)
+
+    body = b'{"tables": ["public.orders"], "showValues": true, "repair": true}'
+    asked = (("POST", "/v1/verifications"), ("GET", "/v1/verifications/1"), ("DELETE", "/v1/verifications/1"),
+             ("POST", "/v1/cuts"), ("DELETE", "/v1/cuts/a"), ("POST", "/v1/erasures"))  # fmt: skip
+    with ProgressServer(running, host="0.0.0.0", verifications=Verifications(verify)) as server:
+        port = server.address.rpartition(":")[2]
+
+        def ask(host: str, method: str, path: str, **headers: str) -> int:
+            kind = {"Content-Type": "application/json"} | headers
+            content = None if method == "GET" else body
+            request = urllib.request.Request(f"http://{host}:{port}{path}", content, kind, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        host = own_address()
+        assert {(method, path): ask(host, method, path) for method, path in asked} == dict.fromkeys(asked, 401)
+        assert ask(host, *asked[0], Host="127.0.0.1", **{"X-Forwarded-For": "127.0.0.1"}) in (401, 421)
+        assert ask(host, "GET", "/v1/progress") == 200
+        assert not started
+        assert ask("127.0.0.1", *asked[0]) == 202
+        until(lambda: started)
+
+
 def test_an_engine_refuses_a_command_without_its_token(tmp_path: Path) -> None:
     """The error of the command names the manifest's field, and the option that gives it the Secret."""
     (tmp_path / "token").write_text("long-and-random")
@@ -411,6 +456,17 @@ def test_an_engine_that_has_ended_is_unreachable() -> None:
     assert away.value.code == "engine_unreachable"
     assert f"the engine does not answer at {address}/v1/cuts" in away.value.message
     assert "run the command again" in away.value.hint
+
+
+def test_no_proxy_is_asked_for_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy of the environment leads to the internet, and cannot reach this machine's own addresses."""
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with ProgressServer(running) as server, published_address(tmp_path, server.address):
+        assert EngineApi(server.address, {}).ask("GET", "/v1/progress")["pipeline"] == running().pipeline
+        found = running_progress(tmp_path)
+    assert found is not None
+    assert found.pipeline == running().pipeline
 
 
 def test_cuts_are_listed_requested_and_dropped() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from levada.errors import InvalidManifest
@@ -62,3 +64,43 @@ def test_aliases_that_a_person_writes_are_values() -> None:
     assert "alias" not in raised.value.message
     merged = GOOD.replace("[{schema: public}]", "[&one {schema: public}, {<<: *one, schema: other}]")
     assert len(load_manifests(merged, "x.yaml").pipeline.spec.tables.include) == 2
+
+
+def _calls(table_syncs: int) -> int:
+    """Return the calls of Python functions for a manifest of so many TableSyncs."""
+    head = "---\napiVersion: levada.dev/v1alpha1\nkind: TableSync\n"
+    text = GOOD + "".join(
+        f"{head}metadata: {{name: t{n}}}\nspec: {{pipelineRef: {{name: shop}}, table: {{schema: p, name: t{n}}}}}\n"
+        for n in range(table_syncs)
+    )
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        assert len(load_manifests(text, plugins=False).table_syncs) == table_syncs
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_work_grows_with_the_table_syncs_and_not_with_their_square() -> None:
+    """Twice as many take twice the work. There are thousands, also from a tenant who would keep the operator busy."""
+    assert _calls(400) / _calls(200) < 2.2
+
+
+@pytest.mark.parametrize("deep", ["[" * 100_000, "{a: " * 50_000, "- " * 40_000, "? " * 40_000], ids=range(4))
+def test_depth_does_not_end_the_process(deep: str) -> None:
+    """A text of any size that is nested without end, also one that is never closed, is refused."""
+    with pytest.raises(InvalidManifest, match="is nested too deeply"):
+        load_manifests(f"{GOOD}---\n{deep}", "x.yaml")
+
+
+def test_what_is_wrong_is_said_in_the_same_words_however_long_the_manifest_is() -> None:
+    """The line of a fault is that of the text, by either of the parsers."""
+    for size in (1, 100_000):
+        with pytest.raises(InvalidManifest, match=r"x\.yaml:8: is not YAML"):
+            load_manifests(f"{GOOD}a: [}}\n" + "# x\n" * size, "x.yaml")

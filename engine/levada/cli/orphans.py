@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from levada.cli.exit_codes import Exit
 from levada.cli.output import Output, console, write_json
-from levada.errors import NeedsOperator
-from levada.status.orphans import Orphan, list_name, read_orphans
+from levada.status.orphans import list_name, orphan_lines, read_orphans, without
 from levada.stores.config_map import config_maps
 
 
@@ -23,8 +22,7 @@ def orphans(namespace: str, lease: str, forget: Sequence[str], output: Output) -
         seen = maps.read(name)
         found = list(read_orphans(seen.data))
         while forget:
-            _check_listed(found, forget, f"{maps.namespace}/{name}")
-            found = [orphan for orphan in found if orphan.uid not in forget]
+            found = without(found, forget, f"{maps.namespace}/{name}")
             kept = {orphan.key for orphan in found}
             try:
                 maps.patch(name, seen, {key: text for key, text in seen.data.items() if key in kept})
@@ -39,30 +37,7 @@ def orphans(namespace: str, lease: str, forget: Sequence[str], output: Output) -
         write_json({"orphans": [orphan.to_json() for orphan in found]})
         return Exit.OK
     out = console()
-    for line in lines(found):
+    for line in orphan_lines(found):
         # Statements are copied from the terminal, so they have no line breaks of its width.
         out.print(line, markup=False, soft_wrap=True)
     return Exit.OK
-
-
-def lines(found: Sequence[Orphan]) -> list[str]:
-    """Return the list for people, with the command that takes an entry off."""
-    if not found:
-        return ["nothing is listed: no clean-up of a deleted Pipeline was given up"]
-    shown = []
-    for orphan in found:
-        shown += [
-            f"{orphan.namespace}/{orphan.pipeline}, since {orphan.since}, UID {orphan.uid}",
-            f"  {orphan.message}",
-        ]
-    return [*shown, "", f"Once it is removed, take it off the list: levada orphans --forget {found[0].uid}"]
-
-
-def _check_listed(found: Sequence[Orphan], forget: Sequence[str], where: str) -> None:
-    known = {orphan.uid for orphan in found}
-    if missing := [uid for uid in forget if uid not in known]:
-        raise NeedsOperator(
-            "orphan_unknown",
-            f"the list in ConfigMap {where} has no UID {missing[0]}",
-            hint="levada orphans prints the UIDs",
-        )

@@ -6,9 +6,12 @@ gone. An entry stays until a person takes it off, or until another Pipeline has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from levada.errors import NeedsOperator
+from levada.printable import printable
 
 OPERATOR: Final = "levada-operator"
 """The default name of the operator's Lease, after which the list is named."""
@@ -62,3 +65,36 @@ def read_orphans(data: Mapping[str, str]) -> Iterator[Orphan]:
         since, _, message = text.partition(" ")
         found.append(Orphan(namespace, pipeline, uid, since, message))
     yield from sorted(found, key=lambda orphan: (orphan.since, orphan.key))
+
+
+def orphan_lines(found: Sequence[Orphan], command: str = "levada orphans") -> list[str]:
+    """Return the list for people, with the command that takes an entry off.
+
+    A message has names that a tenant chose, so no control character of it reaches the terminal.
+    """
+    if not found:
+        return ["nothing is listed: no clean-up of a deleted Pipeline was given up"]
+    shown = []
+    for orphan in found:
+        shown += [
+            f"{orphan.namespace}/{orphan.pipeline}, since {orphan.since}, UID {orphan.uid}",
+            f"  {printable(orphan.message)}",
+        ]
+    return [*shown, "", f"Once it is removed, take it off the list: {command} --forget {found[0].uid}"]
+
+
+def without(
+    found: Sequence[Orphan], forget: Sequence[str], where: str, command: str = "levada orphans"
+) -> list[Orphan]:
+    """Return the entries whose UIDs are not in ``forget``. ``where`` is the ConfigMap.
+
+    Raise NeedsOperator ``orphan_unknown`` for a UID that is not listed.
+    """
+    known = {orphan.uid for orphan in found}
+    if missing := [uid for uid in forget if uid not in known]:
+        raise NeedsOperator(
+            "orphan_unknown",
+            f"the list in ConfigMap {where} has no UID {missing[0]}",
+            hint=f"{command} prints the UIDs",
+        )
+    return [orphan for orphan in found if orphan.uid not in forget]

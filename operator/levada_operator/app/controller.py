@@ -26,6 +26,7 @@ from levada_operator.app.sweeper import Sweeper
 from levada_operator.app.update_turns import UpdateTurns
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.conditions import MAX_MESSAGE, shortened, timestamp
+from levada_operator.decide.deletion import left_without_finalizer
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.lone_tables import lone_table_status
 from levada_operator.decide.reconcile import MEMOS, reconcile
@@ -198,6 +199,7 @@ class Controller:
 
     async def _process(self, key: PipelineKey) -> None:
         """Reconcile a Pipeline, with the finalizer that its clean-up needs."""
+        await self._list_gone(key)
         body = self.cache.pipelines.get(key)
         if body is None:
             # However many Pipelines a tenant makes and deletes, no memory stays.
@@ -216,10 +218,23 @@ class Controller:
         if metadata.get("deletionTimestamp"):
             if has and (not needs or await self._reconcile(key)):
                 await self._set_finalizers(key, others)
+                # Its end may have been reported before the answer.
+                self.cache.take_gone(key, _utcnow())
             return
         if has is not needs:
             await self._set_finalizers(key, [*others, FINALIZER] if needs else others)
         await self._reconcile(key)
+
+    async def _list_gone(self, key: PipelineKey) -> None:
+        """List what may be left of a Pipeline that went with its finalizer."""
+        now = _utcnow()
+        if (gone := self.cache.take_gone(key, now)) is None:
+            return
+        async with self._decisions.turn(key.namespace):
+            left = await asyncio.get_running_loop().run_in_executor(self._deciders, left_without_finalizer, gone)
+        if left:
+            _log.warning("%s/%s: %s", *key, left)
+            await self._abandoned.add(Orphan(*key, gone.pipeline.uid, timestamp(now), shortened(left, MAX_MESSAGE)))
 
     async def _set_finalizers(self, key: PipelineKey, finalizers: list[str]) -> None:
         if (body := self.cache.pipelines.get(key)) is not None:

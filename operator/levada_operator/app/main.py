@@ -71,9 +71,9 @@ async def operate(config: Config) -> None:
         if await _first(elected, stop) is elected:
             requests = ApiServer(credentials.server, credentials.context, credentials.headers)
             cluster = FencedCluster(requests, lambda: elector.leads)
-            async with DriverClient(config.driver_tokens) as drivers:
-                controllers.append(Controller(config, cluster, drivers.fetch, partial(ObjectWatch, credentials)))
-                await _lead(controllers[0], stop)
+            drivers = DriverClient(config.driver_tokens)
+            controllers.append(Controller(config, cluster, drivers.fetch, partial(ObjectWatch, credentials)))
+            await _lead(controllers[0], stop)
     finally:
         # The Lease is released after the last write, so that two leaders never write at the same time.
         await asyncio.to_thread(elector.stop)

@@ -21,7 +21,7 @@ from typing import Final
 from levada import codes
 from levada.spec import DeletionAction, Manifests
 from levada.values import Keyless
-from levada_operator.decide.acceptance import Acceptance
+from levada_operator.decide.acceptance import Acceptance, accept
 from levada_operator.decide.cleanup_pod import START_DEADLINE, failure_text, obstacle_text, start_failure
 from levada_operator.decide.conditions import shortened
 from levada_operator.decide.events import EventDraft
@@ -79,6 +79,21 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     if obstacle := obstacle_text(observed):
         return Plan(events=(_draft(observed, "CleanupWaiting", obstacle),))
     return Plan()
+
+
+def left_without_finalizer(observed: Observed) -> str:
+    """Return what may be left of a Pipeline that went before its clean-up, because someone removed its finalizer.
+
+    An empty string if there is nothing: it never ran, its policy retains everything, or the clean-up was done.
+    """
+    acceptance = accept(observed)
+    manifests = acceptance.before or acceptance.manifests
+    if manifests is None or not _source_objects_exist(observed, acceptance) or not _removes(manifests):
+        return ""
+    done = observed.pipeline.status.get("cleanup") or any(j.role == CLEANUP_ROLE and j.succeeded for j in observed.jobs)
+    if done or _foreign_object_error(observed) is not None:
+        return ""
+    return f"the finalizer was removed by hand, so nothing was cleaned up. {left_behind(observed, manifests)}"
 
 
 def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:

@@ -7,7 +7,7 @@ namespace.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -25,7 +25,8 @@ from levada_operator.names import (
     staging_name,
 )
 from levada_operator.observe.bodies import put_newer, readable
-from levada_operator.observe.creation import CreationFailure
+from levada_operator.observe.creation import CreationFailure, owners_without_pods
+from levada_operator.observe.gone_pipelines import GonePipelines
 from levada_operator.observe.named_slots import NamedSlots
 from levada_operator.observe.objects import (
     Body,
@@ -88,6 +89,7 @@ class ClusterCache:
         self._moved_at: dict[PipelineKey, datetime] = {}
         self._refusals: dict[PipelineKey, tuple[Refusal, ...]] = {}
         self._failures: dict[str, Mapping[str, CreationFailure]] = {}
+        self._gone = GonePipelines()
 
     def put(self, body: Body) -> bool:
         """Store an object, unless a newer version is already stored, or it belongs to no Pipeline.
@@ -208,6 +210,8 @@ class ClusterCache:
         before = self.pipelines.get(key)
         differs = put_newer(self.pipelines, key, slim)
         if before is not None and before is not self.pipelines[key]:
+            if before["metadata"]["uid"] != self.pipelines[key]["metadata"]["uid"]:
+                self._gone.keep(key, before, self._children.get(key, {}))
             self._forget_pipeline(key, before)
         body = self.pipelines[key]
         self._keys[body["metadata"]["uid"]] = key
@@ -245,6 +249,7 @@ class ClusterCache:
             return
         key = PipelineKey(namespace, name)
         if (body := self.pipelines.get(key)) is not None:
+            self._gone.keep(key, body, self._children.get(key, {}))
             self._forget_pipeline(key, body)
             self._changed.add(key)
         for child in list(self._children.get(key, ())):
@@ -254,6 +259,11 @@ class ClusterCache:
             self.pipelines, self._reports, self._unreadable, self._moved_at, self._refusals, self._children
         ):  # fmt: skip
             known.pop(key, None)
+
+    def take_gone(self, key: PipelineKey, now: datetime) -> Observed | None:
+        """Return, once, the last state of a Pipeline that went with the operator's finalizer, None for any other."""
+        gone = self._gone.take(key)
+        return None if gone is None else self._observed(key, *gone, now, 0)
 
     def _drop_child(self, owner: PipelineKey, child: ObjectKey) -> None:
         body = self._children[owner].pop(child)
@@ -386,7 +396,7 @@ class ClusterCache:
     def lacks_pods(self, namespace: str) -> bool:
         """Return True if a StatefulSet or Job of the namespace lacks its pod. Otherwise forget its failures."""
         mine = (children for key, children in self._children.items() if key.namespace == namespace)
-        if any(next(_owners_without_pods(children), None) for children in mine):
+        if any(next(owners_without_pods(children), None) for children in mine):
             return True
         self._failures.pop(namespace, None)
         return False
@@ -406,7 +416,7 @@ class ClusterCache:
 
     def _creation_failures(self, key: PipelineKey) -> dict[ObjectKey, CreationFailure]:
         known = self._failures.get(key.namespace, {})
-        lacking = ((k, b["metadata"].get("uid", "")) for k, b in _owners_without_pods(self._children.get(key, {})))
+        lacking = ((k, b["metadata"].get("uid", "")) for k, b in owners_without_pods(self._children.get(key, {})))
         return {k: known[uid] for k, uid in lacking if uid in known}
 
     def owners(self) -> list[PipelineKey]:
@@ -427,10 +437,12 @@ class ClusterCache:
         ``updating`` is how many other Pipelines' drivers are restarting after an update.
         """
         body = self.pipelines.get(key)
-        if body is None:
-            return None
+        return None if body is None else self._observed(key, body, self._children.get(key, {}), now, updating)
+
+    def _observed(
+        self, key: PipelineKey, body: Body, mine: Mapping[ObjectKey, Body], now: datetime, updating: int
+    ) -> Observed:
         pipeline = read_pipeline(body)
-        mine = self._children.get(key, {})
         config = {k: b for k, b in mine.items() if k.kind not in ("Pod", "TableSync", "Pipeline")}
         return Observed(
             now=now,
@@ -469,20 +481,6 @@ class ClusterCache:
                 if (other.created, other.key) < (pipeline.created, pipeline.key):
                     found.append(key.name)
         return tuple(sorted(found))
-
-
-def _owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:
-    """Yield the StatefulSets and unfinished Jobs that should have a pod and have none."""
-    owners = {o.get("uid") for k, b in children.items() if k.kind == "Pod"
-              for o in b["metadata"].get("ownerReferences") or ()}  # fmt: skip
-    for key, body in children.items():
-        status = body.get("status") or {}
-        wants = key.kind == "StatefulSet" and (body.get("spec") or {}).get("replicas", 1) > 0
-        wants |= key.kind == "Job" and not any(c["status"] == "True" for c in status.get("conditions") or ())
-        # A pod that was created by hand has no owner.
-        named = ObjectKey("Pod", f"{key.name}-0") in children
-        if wants and not named and body["metadata"].get("uid") not in owners:
-            yield key, body
 
 
 def _position(progress: Progress) -> tuple[object, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from levada_operator.observe.objects import Body, read_time
+from levada_operator.observe.objects import Body, ObjectKey, read_time
 from levada_operator.observe.plain_text import plain_text
 
 FAILED: Final = "FailedCreate"
@@ -56,3 +57,17 @@ def remedy(message: str, namespace: str) -> str:
     """Return what to do after the API server refused a driver's pod, or an empty string if it is not known."""
     found = next((s for pattern, s in _SOLUTIONS if re.search(pattern, message)), "")
     return found.format(namespace=namespace)
+
+
+def owners_without_pods(children: Mapping[ObjectKey, Body]) -> Iterator[tuple[ObjectKey, Body]]:
+    """Yield the StatefulSets and unfinished Jobs that should have a pod and have none."""
+    owners = {o.get("uid") for k, b in children.items() if k.kind == "Pod"
+              for o in b["metadata"].get("ownerReferences") or ()}  # fmt: skip
+    for key, body in children.items():
+        status = body.get("status") or {}
+        wants = key.kind == "StatefulSet" and (body.get("spec") or {}).get("replicas", 1) > 0
+        wants |= key.kind == "Job" and not any(c["status"] == "True" for c in status.get("conditions") or ())
+        # A pod that was created by hand has no owner.
+        named = ObjectKey("Pod", f"{key.name}-0") in children
+        if wants and not named and body["metadata"].get("uid") not in owners:
+            yield key, body

@@ -8,6 +8,8 @@ from tests.cluster.api.processes import FakeDriver, make_pod
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.operator.samples import document, merge, spec, table_document
 
+from levada.spec import default_object_name
+
 NO_NODE = {"driver": {"podTemplate": {"spec": {"schedulerName": "nobody"}}}}
 
 
@@ -78,3 +80,8 @@ def make_ready(kubectl: Kubectl, name: str) -> None:
     )
     ready = {"phase": "Running", "conditions": [{"type": t, "status": "True"} for t in ("Ready", "PodScheduled")]}
     kubectl.patch("pod", f"{name}-driver-0", {"status": ready}, "status")
+
+
+def sql(kubectl: Kubectl) -> str:
+    """Return the statement that drops the slot of the namespace's Pipeline."""
+    return f"SELECT pg_drop_replication_slot('{default_object_name('shop', kubectl.namespace)}')"

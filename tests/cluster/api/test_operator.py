@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.api.pipelines import condition, events, shop, streaming, told
+from tests.cluster.api.pipelines import condition, events, shop, sql, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator, make_pod
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.operator.kstatus import kstatus, waited_for
@@ -21,11 +20,6 @@ from tests.operator.samples import document, error_document, table_document
 
 from levada.spec import default_object_name
 from levada_operator.names import MANIFEST_DIGEST
-
-
-def sql(kubectl: Kubectl) -> str:
-    """Return the statement that drops the slot of the namespace's Pipeline."""
-    return f"SELECT pg_drop_replication_slot('{default_object_name('shop', kubectl.namespace)}')"
 
 
 def test_pipeline_runs(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
@@ -348,41 +342,11 @@ def test_deletion_ends_when_time_is_over(kubectl: Kubectl, operator: Operator, d
 
 
 def test_deletion_can_be_skipped(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """An annotation lets the Pipeline go at once. What may be left is listed when its Event is gone."""
+    """An annotation lets the Pipeline go at once, and an Event has the SQL."""
     streaming(kubectl, driver)
     kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
     kubectl("delete", "pipeline", "shop", PATIENCE)
     assert sql(kubectl) in told(kubectl, "CleanupAbandoned")
-    eventually(lambda: operator.metrics().get("levada_operator_abandoned_cleanups") == 1)
-    (orphan,) = json.loads(orphans(kubectl, "-o", "json").stdout)["orphans"]
-    assert (orphan["namespace"], orphan["pipeline"]) == (kubectl.namespace, "shop")
-    assert sql(kubectl) in orphans(kubectl).stdout
-    unknown = orphans(kubectl, "--forget", "another", check=False)
-    assert (unknown.returncode, "orphan_unknown" in unknown.stderr) == (1, True)
-    assert "nothing is listed" in orphans(kubectl, "--forget", orphan["uid"]).stdout
-    eventually(lambda: operator.metrics().get("levada_operator_abandoned_cleanups") == 0)
-
-
-def orphans(kubectl: Kubectl, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run ``levada orphans`` for the operator of this namespace."""
-    command = [sys.executable, "-m", "levada", "orphans", "-n", kubectl.namespace, *options]
-    return subprocess.run(command, capture_output=True, text=True, check=check)
-
-
-def test_what_was_taken_over_is_not_listed(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
-    """The SQL of an entry would drop the slot of the Pipeline that took it over. Its own deletion removes it."""
-    streaming(kubectl, driver)
-    former = kubectl.get("pipeline", "shop")["metadata"]["uid"]
-    kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
-    kubectl("delete", "pipeline", "shop", PATIENCE)
-    eventually(lambda: former in orphans(kubectl).stdout)
-    kubectl.run("delete", "pod", "shop-driver-0", "--force", "--grace-period=0", check=False)
-    heir = shop()
-    heir["metadata"]["annotations"] = {"levada.dev/take-over-from": former}
-    kubectl.apply(heir)
-    make_pod(kubectl, driver.address)
-    kubectl("wait", "--for=condition=Ready", "pipeline/shop", PATIENCE)
-    eventually(lambda: "nothing is listed" in orphans(kubectl).stdout)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import contextlib
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -74,13 +74,26 @@ def _slow_head(handler: BaseHTTPRequestHandler, over: threading.Event) -> None:
         handler.wfile.write(f"X-{time.monotonic()}: a\r\n".encode())
 
 
+def _endless(
+    piece: bytes, head: bytes = b"HTTP/1.1 200 OK\r\n"
+) -> Callable[[BaseHTTPRequestHandler, threading.Event], None]:
+    """Return an answer of a head, and of the piece for ever."""
+
+    def answer(handler: BaseHTTPRequestHandler, over: threading.Event) -> None:
+        handler.wfile.write(head)
+        while not over.is_set():
+            handler.wfile.write(piece * (1 + (1 << 17) // len(piece)))
+
+    return answer
+
+
 def _large(handler: BaseHTTPRequestHandler, _: threading.Event) -> None:
     out = _head(handler, 57 << 20)
     out.write(b"[" + b"[]," * ((57 << 20) // 3 - 1) + b"0]")
 
 
 def _dense(handler: BaseHTTPRequestHandler, _: threading.Event) -> None:
-    body = b'{"a":[' + b"[]," * (7 << 20 // 3) + b"[]]}"
+    body = b'{"a":[' + b"[]," * ((7 << 20) // 3) + b"[]]}"
     _head(handler, len(body)).write(body)
 
 
@@ -92,7 +105,7 @@ def _deep(handler: BaseHTTPRequestHandler, _: threading.Event) -> None:
 def _bomb(handler: BaseHTTPRequestHandler, _: threading.Event) -> None:
     import gzip
 
-    body = gzip.compress(b"[" * (256 << 20), 1)
+    body = gzip.compress(b"[" * (32 << 20), 1)
     _head(handler, len(body), Content_Encoding="gzip").write(body)
 
 
@@ -111,5 +124,15 @@ _ANSWERS = {
     "deep": _deep,
     "bomb": _bomb,
     "elsewhere": _elsewhere,
+    "headers": _endless(b"X: a\r\n"),
+    "one header": _endless(b"a", b"HTTP/1.1 200 OK\r\nX: "),
+    "interim": _endless(b"HTTP/1.1 100 Continue\r\n\r\n", b""),
+    "chunks": _endless(b"1\r\n \r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
+    "no length": _endless(b" ", b"HTTP/1.1 200 OK\r\n\r\n"),
+    "length of digits": _endless(b"9", b"HTTP/1.1 200 OK\r\nContent-Length: "),
+    "negative": _endless(b" ", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"),
+    "no HTTP": _endless(b"\r\n", b""),
 }
 ANSWERS = tuple(_ANSWERS)
+SLOW = ("slow", "slow head")
+"""Those that only the time limit ends."""

@@ -137,7 +137,7 @@ def assemble(
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir, keys=keys)
     kind, settings = destination_class(manifests), destination_settings(manifests)
-    store = open_store(manifests, config, secrets, memory)
+    store = open_store(manifests, config, secrets, memory, outwaits=True)
     keeps_spark, spark = False, None
     if kind.capabilities.spark:
         keeps_spark = has_session()
@@ -269,13 +269,28 @@ def pipeline_config(
 
 
 def open_store(
-    manifests: Manifests, config: PipelineConfig, secrets: Path | None, memory: MemoryStorage | None = None
+    manifests: Manifests,
+    config: PipelineConfig,
+    secrets: Path | None,
+    memory: MemoryStorage | None = None,
+    *,
+    outwaits: bool = False,
 ) -> PipelineStore:
     """Return the store that the manifest names.
 
+    With ``outwaits`` its calls wait for the end of an outage or a lock, as an engine does. A command has less time.
     A ConfigMap store is in the namespace of this pod, or in the manifest's namespace outside of a pod. Raise
     InvalidManifest and NeedsOperator for a store of another package that cannot be created.
     """
+    store = _made_store(manifests, config, secrets, memory)
+    if not outwaits:
+        store.stop_waiting()
+    return store
+
+
+def _made_store(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None, memory: MemoryStorage | None
+) -> PipelineStore:
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
         return PostgresStore(store_connection(manifests, config, secrets), config.name, spec.postgres.schema_name)

@@ -220,9 +220,14 @@ def _discover(
         if lacking != missing:
             report = None
         publications, generated = config.publication.names, config.publication.generated_columns
-        incomplete = incomplete or settle_generated(connection, publications, generated, store.require_epoch)
-        if owner is not None and read_publication_owner(connection, name) is None:
-            mark_publication(connection, name, owner, check=store.require_epoch)
+        try:
+            incomplete = incomplete or settle_generated(connection, publications, generated, store.require_epoch)
+            if owner is not None and read_publication_owner(connection, name) is None:
+                mark_publication(connection, name, owner, check=store.require_epoch)
+        except Transient as error:
+            if error.code != codes.LOCK_TIMEOUT:
+                raise
+            locked = locked or publication_locked(connection, name) or error
     names = publication_names(config, store)
     published = tuple(t for t in _published(config, connection, names) if t.id not in filters.unfiltered)
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}
@@ -261,9 +266,11 @@ def _cover(
                 connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S, listed=True
             )
         except Transient as error:
-            # Another session has locked one of them since.
-            if error.code != codes.LOCK_TIMEOUT or attempt == _COVER_ATTEMPTS:
+            # Another session has locked one of them, or the publication, since.
+            if error.code != codes.LOCK_TIMEOUT:
                 raise
+            if attempt == _COVER_ATTEMPTS:
+                return publication_locked(connection, publication) or error, None
             missing = set(inspect_coverage(connection, publication, required, listed=True).missing)
         else:
             break
