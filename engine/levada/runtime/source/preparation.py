@@ -46,6 +46,7 @@ from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.row_filters import Settled, settle_filters
+from levada.runtime.source.slips import require_no_slip
 from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
 from levada.runtime.source.table_sizes import TableSizes
 from levada.runtime.tables.append_record import publication_names, record_append
@@ -194,7 +195,7 @@ def _discover(
     incomplete = locked = report = None
     filters, appended = Settled(), Appended()
     possible = list_tables(connection) if config.publication.managed or config.include else []
-    _require_no_slip(config, possible, table_names(store).values())
+    require_no_slip(config, possible, table_names(store).values())
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
         for error in withdraw(connection, name, sorted(unwanted), check=store.require_epoch):
@@ -325,27 +326,6 @@ def _require_tables(config: PipelineConfig, tables: SourceTables, known: Iterabl
             f" {config.source.database}",
             hint="list the published tables: SELECT * FROM pg_publication_tables;",
         )
-
-
-def _require_no_slip(
-    config: PipelineConfig, possible: Collection[QualifiedTable], known: Iterable[QualifiedTable]
-) -> None:
-    """Raise NeedsOperator ``pattern_without_table`` if a slip in ``spec.tables`` may have left out replicated tables.
-
-    ``possible`` are the source's tables, and ``known`` those with a state, which would be forgotten. After the slip is
-    corrected, all of them would be copied again.
-    """
-    lost = sorted(t for t in {*known}.intersection(possible) if not config.is_selected(t))
-    if not lost:
-        return
-    for pattern in config.include:
-        if not any(map(pattern.matches, possible)):
-            raise NeedsOperator(
-                "pattern_without_table",
-                f"spec.tables.include has {pattern}, which matches no table that can be replicated, and replicated"
-                f" tables are not selected any more: {listed(lost)}",
-                hint="correct spec.tables. If these tables are not meant any more, remove the entry that matches none",
-            )
 
 
 def _ensure_slot(
