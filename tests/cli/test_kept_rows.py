@@ -68,6 +68,21 @@ def test_deleted_rows_are_marked(orders: Path, db: Database) -> None:
     assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 3]
 
 
+@pytest.mark.parametrize("deletes", ["Mark", pytest.param("Ignore", marks=pytest.mark.nightly)])
+def test_a_resync_of_a_part_keeps_what_the_source_deleted(orders: Path, db: Database, deletes: str) -> None:
+    """A copy that leaves out rows which the source has takes over none of these, and marks none of them as deleted."""
+    write(orders, db, deletes, copy={"mode": "None"})
+    run(orders)
+    db.execute("UPDATE orders SET note = 'uno' WHERE id = 1", "INSERT INTO orders VALUES (4, 'four'), (5, 'five')")
+    run(orders)
+    db.execute("DELETE FROM orders WHERE id = 4")
+    run(orders)
+    assert on(orders, "resync", "public.orders").exit_code == Exit.OK
+    run(orders)
+    assert db.query("SELECT id, note FROM replica.orders") == [(4, "four")]
+    assert deletes == "Ignore" or db.query(GONE) == [(4, "four")]
+
+
 @pytest.mark.nightly
 def test_a_repair_marks_and_revives(orders: Path, db: Database) -> None:
     """A row that only the destination has is marked, and one that is marked by mistake gets its values again."""

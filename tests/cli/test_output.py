@@ -50,6 +50,12 @@ def test_unexpected_errors_keep_their_text_to_themselves(capsys: pytest.CaptureF
     assert "LEVADA_DEBUG=1 levada" in err
 
 
+def test_an_unexpected_error_of_the_system_names_its_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """A path is no secret, and without it the fault cannot be found."""
+    show_error(PermissionError(13, "Permission denied", "/srv/levada"), debug=False)
+    assert "unexpected PermissionError: /srv/levada: Permission denied [internal_error]" in capsys.readouterr().err
+
+
 def test_traceback_for_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
     """With --debug it is all there."""
     try:

@@ -176,3 +176,50 @@ def test_an_event_trigger_that_needs_the_search_path(db: Database, manifest: Pat
     db.execute("ALTER FUNCTION public.audit_ddl() SET search_path = public")
     run(manifest)
     assert db.query("SELECT id FROM replica.audit ORDER BY 1")
+
+
+EVIL = """
+CREATE FUNCTION evil_now() RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM set_config('role', 'none', false);
+    EXECUTE $c$ COPY (SELECT 1) TO PROGRAM 'touch FILE' $c$;
+    RETURN 1;
+EXCEPTION WHEN insufficient_privilege THEN RETURN 1; END $$;
+CREATE FUNCTION evil(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RETURN public.evil_now() + $1; END $$;
+CREATE INDEX evil ON orders ((id + evil(1)));
+"""
+"""An index whose function does what a superuser may do, wherever its table is read, also in a read-only transaction."""
+
+
+def test_functions_of_owners_who_are_not_trusted(db: Database, manifest: Path, odd: str) -> None:
+    """They run with the rights of who reads the table, so a check warns a superuser. A role by its hint spares them."""
+    reader, done = f"reader_{db.name}", Path(f"/tmp/levada-{db.name}")
+    alter(db, "GRANT CREATE ON SCHEMA public TO {}", odd)
+    with db.connect() as owner:
+        owner.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(odd)))
+        owner.execute("INSERT INTO orders VALUES (1)")
+        owner.execute(EVIL.replace("FILE", str(done)))  # type: ignore[arg-type]  # a constant
+    log_in_as(manifest.parent, "postgres")
+    manifest.write_text(yaml.safe_dump(replicated(db)))
+    checked = " ".join(on(manifest, "check").output.split())
+    assert f"role postgres is a superuser, and reads tables of roles that are none ({odd})" in checked, checked
+    assert db.query("SELECT id FROM orders WHERE id = 1") == [(1,)]
+    assert done.exists()
+    done.unlink()
+    create, grant = (part.strip() for part in checked.partition("docs/security.md: ")[2].split(";")[:2])
+    try:
+        for statement in (create, grant):
+            db.execute(statement.replace("levada", reader))  # type: ignore[arg-type]  # of the hint
+        db.execute("CREATE PUBLICATION theirs FOR TABLE orders, items")
+        spared = replicated(db, "spared")
+        spared["spec"]["source"] |= {"publication": {"name": "theirs", "management": "External"}, "ddlTrigger": "None"}
+        manifest.write_text(yaml.safe_dump(spared))
+        alter(db, "GRANT CREATE ON DATABASE {} TO {}", db.name, reader)
+        log_in_as(manifest.parent, reader)
+        assert "role_superuser" not in on(manifest, "check").output
+        run(manifest)
+        assert not done.exists()
+        assert db.query("SELECT id FROM spared.orders") == [(1,)]
+    finally:
+        done.unlink(missing_ok=True)
+        alter(db, "DROP OWNED BY {}", reader)
+        alter(db, "DROP ROLE {}", reader)

@@ -54,6 +54,7 @@ def test_a_mistyped_schema_removes_no_state(manifest: Path, db: Database) -> Non
     refused = on(manifest, "run", "--until", "caught-up")
     assert refused.exit_code != Exit.OK
     assert "[pattern_without_table]" in refused.output
+    assert on(manifest, "check").exit_code != Exit.OK
     assert re.search(r"salse\.\*.*sales\.bills", " ".join(refused.output.split()))
     db.execute("INSERT INTO sales.bills VALUES (7)")
     select(manifest, db, "public", "sales")

@@ -57,6 +57,16 @@ def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
     assert (done.returncode, done.stderr) in [(0, ""), (1, "")]
 
 
+@pytest.mark.usefixtures("own_process")
+def test_closed_streams_are_no_error(tmp_path: Path) -> None:
+    """A program that starts the command may have closed them. No other file gets their numbers."""
+    (tmp_path / "opened.py").write_text("import levada.cli, sys; print(open(__file__).fileno()); sys.stdin.read()")
+    command = 'cd "$1"; "$0" -m levada version <&- >&- || echo $? > failed; exec "$0" opened.py <&- 2>&-'
+    done = subprocess.run(["sh", "-c", command, sys.executable, tmp_path], stdout=subprocess.PIPE, check=True)
+    assert int(done.stdout) > 2
+    assert not (tmp_path / "failed").exists()
+
+
 @pytest.mark.parametrize("seconds", ["nan", "-1"])
 def test_a_time_limit_is_a_number(tmp_path: Path, seconds: str) -> None:
     """Python takes ``nan`` for a number. As a limit it would never be over."""

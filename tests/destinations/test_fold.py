@@ -150,6 +150,15 @@ def test_long_chain_is_resolved(stream: Stream) -> None:
     assert apply(folded, stream.schema, base) == stream.held
 
 
+def test_the_column_of_a_lost_row_is_named(stream: Stream) -> None:
+    """Of two rows with unknown values, the one that the destination lacks decides which column is reported."""
+    stream.update((1,), (1, 5, "one", "uno"), [2])
+    stream.update((2,), (2, 5, "two", "due"), [3])
+    partial = fold(stream.table(), stream.schema, SEED).partial_rows
+    assert partial is not None
+    assert [partial.column_of(np.array(lost)) for lost in ([True, False], [False, True])] == ["t", "u"]
+
+
 def test_unknown_value_is_an_error(stream: Stream) -> None:
     """An INSERT with an unknown value, as a row filter can make of an UPDATE, is refused and never NULL."""
     stream.send("I", (7, 1, None, "x"), [2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +31,8 @@ _UNSETTLED: Final = 4
 """Copies of many tables may take longer than a table that is Ready may be another one."""
 _COMMAND: Final = re.compile(r"levada (resync|retry) MANIFEST ('[^']*'|\S+?)(?=[.,;]?(?:\s|$))")
 """Other hints ask for a change of the manifest."""
+_COPIED_S: Final = 300.0
+"""A parked table keeps its error until it is copied, which takes minutes on a busy machine."""
 _HINTS: Final = 4
 """A table may be parked for several reasons, each of which its error shows only after the former one is gone."""
 
@@ -60,10 +62,12 @@ class Batch:
     """Findings that need no second look, because they were seen before."""
     made: list[History] = field(default_factory=list)
     """The histories of the batch, as soon as each is played on the twin."""
-    _rng: random.Random = field(default_factory=lambda: random.Random(0))
+    _rng: random.Random = field(default_factory=random.Random)
+    """Draws the moments of kills."""
 
     def play(self, of: Sequence[int | History]) -> list[Finding]:
         """Return what is wrong. Raise EngineEndedError if the engine ended by itself."""
+        self._rng.seed(f"{self.plan} {of[0] if isinstance(of[0], int) else of[0].seed}")
         with ExitStack() as stack:
             parts = [self._begin(stack, what) for what in of]
             try:
@@ -128,8 +132,11 @@ class Batch:
     def _play_phase(self, parts: list[_Part], phase: int, way: str) -> None:
         queues = [(part, self._numbered(part, phase)) for part in parts]
         longest = max(len(queue) for _, queue in queues)
+        kills = {longest // 2} if way.startswith("killed") else set()
+        if way == "killed often":
+            kills |= {self._rng.randrange(max(longest, 1)) for _ in range(_KILLS)}
         for turn in range(longest):
-            if turn == longest // 2 and way.startswith("killed"):
+            if turn in kills:
                 self.world.engine.kill()
                 if way != "killed":
                     self.world.start()  # with transactions in progress
@@ -239,6 +246,7 @@ class Batch:
             followed |= {(t["id"], t["error"]["solution"]) for t in tables}
             self._follow(parts, tables)
             self.world.holds(partial(self._go_on, spaces, followed), self.patience_s)
+            self.world.holds(lambda: not any(map(_is_copied, self._parked(spaces))), _COPIED_S)
             self._settle(parts)
         of = {id_ for id_, _ in followed}
         self._look([p for p in parts if of & self.world.tables((p.player.schema,)).keys()], of)
@@ -262,7 +270,8 @@ class Batch:
         return any(t["error"]["solution"] == table["error"]["solution"] for t in now)
 
     def _go_on(self, spaces: tuple[str, ...], followed: set[tuple[int, str]]) -> bool:
-        return not followed & {(t["id"], t["error"]["solution"]) for t in self._parked(spaces)}
+        """Return True if each table has another hint, or none, or is being copied."""
+        return not followed & {(t["id"], t["error"]["solution"]) for t in self._parked(spaces) if not _is_copied(t)}
 
     def _refused(self, parts: list[_Part], command: str, reason: str) -> None:
         for part in parts:
@@ -283,6 +292,12 @@ class Batch:
         self.world.start()
         self._settle(parts)
         self._look([part for part in parts if not part.suspects])
+
+
+def _is_copied(table: Mapping[str, Any]) -> bool:
+    """Return True if a copy of the table is in progress, or waits for others, and none has failed."""
+    copy = table["resync"]
+    return copy is not None and copy["error"] is None and copy["step"] in ("Waiting", "Copying", "CatchingUp")
 
 
 def _undecided(seen: list[Suspect] | None, known: frozenset[tuple[str, str]], *, healed: bool) -> bool:

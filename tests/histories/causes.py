@@ -31,8 +31,9 @@ _NAMES: Final = frozenset({
     "attach partition for a while", "partition in the place of one",
 })  # fmt: skip
 _COLUMNS: Final = frozenset({
-    "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns", "drop type",
-    "add computed column", "add identity column", "retype column", "widen column", "key of a new column",
+    "add column", "add filled column", "add two columns", "drop column", "drop and add column", "rename column",
+    "swap columns", "drop type", "add computed column", "add identity column", "retype column", "widen column",
+    "key of a new column",
 })  # fmt: skip
 CAUSES: Final = {
     "table_rewritten": _VALUES | {"rewrite"},

@@ -16,6 +16,9 @@ _ALIKE = (
 """Names that some readers take for one: by case, dots, or composition, letter by letter, or by blanks at their end."""
 
 
+_NESTED = ("text[]", "integer[]")
+
+
 def _name(draw: Draw) -> str:
     return quoted(draw.one(alike(draw) if draw.trait("names alike", 0.3) else _NAMES))
 
@@ -35,9 +38,18 @@ def _constant(draw: Draw, kind: str) -> str:
 def add_column(draw: Draw) -> Made:
     """Add a column without a default, or with a constant one."""
     table = draw.table(lambda t: not t.parent)
-    kind = draw.one(("text[]", "integer[]") if draw.trait("arrays", 0.5) else list(VALUES))
+    kind = draw.one(("text[]", "integer[]") if draw.trait("arrays", 0.3) else list(VALUES))
     default = draw.one(("", " DEFAULT {}", " NOT NULL DEFAULT {}")).format(_constant(draw, kind))
     return table, [f"ALTER TABLE {table.sql} ADD COLUMN {_name(draw)} {kind}{default}"]
+
+
+@statement("add filled column", 3)
+def add_filled_column(draw: Draw) -> Made:
+    """Add a column in which rows from before have a constant, more often than not one of a nested type."""
+    table = draw.table(lambda t: not t.parent)
+    kind = draw.one(_NESTED if draw.odds(0.6) else list(VALUES))
+    null = draw.one(("", " NOT NULL"))
+    return table, [f"ALTER TABLE {table.sql} ADD COLUMN {_name(draw)} {kind}{null} DEFAULT {_constant(draw, kind)}"]
 
 
 @statement("add two columns", 1)

@@ -18,7 +18,7 @@ class Plan:
 
     ``settled``: it has caught up before. ``at once``: it has not. ``stopped``: it is stopped meanwhile. ``killed``: it
     is killed in the middle, and is away for the rest. ``killed in between``: it starts at once. ``killed often``: it is
-    killed at any moments of what it does afterwards, too.
+    killed at any moments of that, and of what it does afterwards, too.
     """
 
     phases: tuple[str, ...] = ("settled", "settled")

@@ -35,11 +35,18 @@ _OVER_FILES: Final = {
         "add column", "add two columns", "drop column", "drop and add column", "rename column", "swap columns",
         "widen column", "retype column", "default", "not null", "replace key", "key of a new column",
     )
-}  # fmt: skip
-"""Kinds after which files at the destination are read or written, with their weights."""
+} | {"add filled column": 20.0}  # fmt: skip
+"""Kinds after which files at the destination are read or written, with their weights.
+
+That which writes a value to each row of a file is drawn often, because what it writes has many types.
+"""
 _EVERYWHERE: Final = 0.04
 """The share of steps that change all tables of a history."""
 _EMPTYING: Final = ("delete all", "truncate")
+_HOLLOW: Final = (*[["delete all"]] * 3, ["update", "delete all"], ["delete"], ["truncate"])
+"""Statements after which a table has few rows or none."""
+_REFILLED: Final = 0.5
+"""The share of the tables that get rows at the end of a phase."""
 _MUCH: Final = ("insert much", "insert much", "update much", "move many keys", "delete much")
 _LARGE: Final = (
     "CREATE TABLE {s}.large (k1 int PRIMARY KEY, k2 int, c1 text, c2 int[], big text NOT NULL DEFAULT '')",
@@ -184,6 +191,7 @@ class Generator:
         if self.form.masks and self.rng.random() < _REMASKED:
             self._play([Step("mask", sql, '{s}."masked"') for sql in _comments(self.rng)])
         for _ in range(self.rng.choice((1, 2, 2, 3))):
+            self._hollow_some()
             for _ in range(self.rng.randint(3, 10)):
                 self._next()
             self._end_phase()
@@ -286,23 +294,33 @@ class Generator:
         if together and self.sessions[number].open:
             self._control("COMMIT", number)
 
-    def _hollow(self, number: int) -> None:
+    def _hollow_some(self) -> None:
+        """Change some tables whose rows are deleted, at the begin of a phase: most rows are in files by then."""
+        if self.rng.random() < min(1, self.hollows * 2):
+            for table in self._filled(0):
+                if self.rng.random() < 0.6:
+                    self._hollow(0, table)
+
+    def _hollow(self, number: int, table: str = "") -> None:
         """Delete the rows of a table, all or many, change what its files have, and insert rows again.
 
         Each is a transaction of its own, so that files are there in which no row is left.
         """
-        self._refresh(number)
-        tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
-        self.draw.focus, self.careful = (self.rng.choice(tables) if tables else ""), True
-        for kind in self.rng.choice(
-            (["delete all"], ["delete all"], ["update", "delete all"], ["delete"], ["truncate"])
-        ):
+        filled = [table] if table else self._filled(number)
+        self.draw.focus, self.careful = (self.rng.choice(filled) if filled else ""), True
+        for kind in self.rng.choice(_HOLLOW):
             self._statement(kind, number)
         for _ in range(self.rng.choice((1, 1, 2))):
             self._statement(None, number, _OVER_FILES)
-        for kind in self.rng.choice(([], ["insert"], ["upsert", "update"])):
+        for kind in self.rng.choice(([], ["insert many"], ["insert"], ["upsert", "update"])):
             self._statement(kind, number)
         self.draw.focus, self.careful = "", False
+
+    def _filled(self, number: int) -> list[str]:
+        """Return the tables that have rows and columns of their own, which those that inherit have not."""
+        self._refresh(number)
+        alone = [t for t in self.draw.model.tables if t.name not in self.draw.calm and not t.parent]
+        return [t.name for t in alone if self.player.has_rows(number, t.sql)]
 
     def _large(self, number: int) -> None:
         """Play a transaction of many rows, with savepoints and DDL in it, and sometimes leave it open."""
@@ -449,5 +467,16 @@ class Generator:
             if session.open:
                 self._control("ROLLBACK" if session.failed else "COMMIT", number)
             self.sessions[number] = _Session()
+        self._refill()
         self.player.end_phase()
         self.phase += 1
+
+    def _refill(self) -> None:
+        """Insert rows into some tables, so that most have some which can differ, and some which can be emptied."""
+        self._refresh(0)
+        self.careful = True
+        for table in [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]:
+            if self.rng.random() < _REFILLED:
+                self.draw.focus = table
+                self._statement(self.rng.choice(("insert", "insert many")))
+        self.draw.focus, self.careful = "", False

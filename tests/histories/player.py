@@ -97,6 +97,11 @@ class Player:
         connection.execute("RELEASE SAVEPOINT tried")
         return outcome
 
+    def has_rows(self, session: int, table: str) -> bool:
+        """Return True if a session finds rows in a table, False also if another session has locked it."""
+        query = f"SELECT EXISTS (SELECT FROM {rendered(table, self.schema)})"
+        return self._aside(self.connection(session), query.encode()) == [(True,)]
+
     def end_phase(self) -> None:
         """Roll back whatever is open, so that no session waits for another one of the next phase."""
         for connection in self._open.values():

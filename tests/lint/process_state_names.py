@@ -18,11 +18,11 @@ _LOCK: Final = "a lock, which is free between tests"
 
 PROCESS_STATE: Final[Mapping[str, str]] = {
     "engine/levada/cli/allocator.py:os.environ": _OWN_BLOCK,
-    "engine/levada/cli/collector.py": "a garbage collector that is on stays on",
     "engine/levada/cli/hints.py:_invocation": _PUT_BACK,
     "engine/levada/cli/manifests.py:os.environ.pop": "it removes variables that tests set by monkeypatch",
     "engine/levada/cli/run.py": _PUT_BACK,
     "engine/levada/cli/signals.py": _OWN_BLOCK,
+    "engine/levada/cli/startup.py": "a collector that is on stays on, and open streams stay as they are",
     "engine/levada/copy/fork_server.py": _CHILD,
     "engine/levada/copy/in_process.py:IN_PROCESS": "it has no fields",
     "engine/levada/copy/reader_sessions.py:SESSIONS": _PUT_BACK,
@@ -35,6 +35,7 @@ PROCESS_STATE: Final[Mapping[str, str]] = {
     "engine/levada/destinations/iceberg/compiled.py:_openers": "each JVM has its own, which does not change",
     "engine/levada/destinations/iceberg/storage.py:_file_io": _OF_ARGUMENTS,
     "engine/levada/docstrings.py:_docstrings": _OF_ARGUMENTS,
+    "engine/levada/local/jars.py:_digest": "its arguments have the time of the file",
     "engine/levada/local/java.py:_version": "its arguments have the time of the file",
     "engine/levada/logs.py:_fields": _PUT_BACK,
     "engine/levada/mask_keys.py:_read": _PUT_BACK,

@@ -19,6 +19,7 @@ from tests.lint.imported_names import imported_names
 from tests.lint.language import language_of_code, language_of_docs, language_of_tests
 from tests.lint.late_reads import late_reads
 from tests.lint.layout import machine_paths, source_roots
+from tests.lint.lock_limits import lock_limits
 from tests.lint.locks import locks_agree, locks_name_no_host, locks_satisfy_the_project
 from tests.lint.names_in_sql import parsed_names
 from tests.lint.ownership import pool_jobs, record_owners, state_owners
@@ -68,6 +69,7 @@ RULES: Final[tuple[Rule, ...]] = (
     language_of_tests,
     late_reads,
     layer_tables,
+    lock_limits,
     locks_agree,
     locks_name_no_host,
     locks_satisfy_the_project,

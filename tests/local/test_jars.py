@@ -14,6 +14,7 @@ from tests.rigs.waiting import LIMIT_S
 
 from levada.errors import NeedsOperator
 from levada.local.jars import Jar, ensure_jars, missing_jars, read_bundle, trust_options, write_bundle
+from levada.local.java import find_java
 
 pytestmark = pytest.mark.usefixtures("own_jvm")
 
@@ -33,6 +34,7 @@ SETTINGS = """
 
 FETCH = """
 from levada.local.jars import Jar, ensure_jars
+from levada.local.java import find_java
 print(ensure_jars([Jar({!r}, {!r}, {!r}, {!r}, {!r})])[0])
 """
 
@@ -166,3 +168,25 @@ def test_certificates_of_the_variable_stay_in_effect() -> None:
     """The build of the image names a trust store by JAVA_TOOL_OPTIONS, which the machine's own must not override."""
     assert trust_options("-Xmx1g -Djavax.net.ssl.trustStore=/run/trust.jks") == []
     assert len(trust_options("-Xmx1g")) <= 1
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the folder, the reason and the variable that names another folder."""
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("LEVADA_CACHE", str(tmp_path / "file"))
+    with pytest.raises(NeedsOperator) as raised:
+        ensure_jars([JAR])
+    assert raised.value.code == "cache_unwritable"
+    assert str(tmp_path / "file") in raised.value.message
+    assert "LEVADA_CACHE" in raised.value.hint
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user ID is often one that the machine does not know."""
+    for name in ("LEVADA_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    with pytest.raises(NeedsOperator) as raised:
+        missing_jars([JAR])
+    assert raised.value.code == "cache_unwritable"
+    assert find_java(("~/java-*",)) == find_java(())

@@ -168,7 +168,7 @@ def test_names_mean_the_servers_own(db: Database, role: str) -> None:
     )
     assert db.query("SELECT length('a')") == [(7,)]
     with db.connection.connect() as c:
-        assert c.execute("SELECT length('a'), current_setting('lock_timeout')").fetchone() == (1, "1min")
+        assert c.execute("SELECT length('a'), current_setting('lock_timeout')").fetchone() == (1, "1s")
 
 
 @pytest.mark.since(16)

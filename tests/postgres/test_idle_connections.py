@@ -7,7 +7,7 @@ from tests.rigs.database import Database
 
 from levada.copy.range_reader import snapshot_session
 from levada.errors import Transient
-from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
+from levada.postgres.idle_connections import IdleConnections, IdleReaders, IdleWalsenders
 from levada.postgres.server import read_clock
 from levada.postgres.slots import export_snapshot
 
@@ -107,3 +107,17 @@ def test_a_walsender_that_has_ended_is_not_used_again(db: Database) -> None:
     with export_snapshot(db.connection, "levada_x_4", idle=walsenders):
         assert db.query(f"SELECT slot_name {SLOTS}") == [("levada_x_4",)]
     walsenders.close()
+
+
+def test_connections_of_a_burst_are_closed(db: Database) -> None:
+    """Those that no call has used for some time go as soon as a call ends, and the one that is used stays."""
+    kept = IdleConnections(db.connection, "destination", kept_s=0.0)
+    first, second = kept.take(), kept.take()
+    kept.put_back(first)
+    assert first.closed
+    longer = IdleConnections(db.connection, "destination")
+    longer.put_back(second)
+    assert longer.take() is second
+    longer.put_back(second)
+    longer.close()
+    assert second.closed

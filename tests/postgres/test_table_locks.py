@@ -83,7 +83,7 @@ def test_a_partition_belongs_to_its_root(orders: Database) -> None:
 def test_check_names_the_holder(orders: Database) -> None:
     """A check and a start do not wait for a table that cannot be read. A warning has the same code."""
     orders.execute("CREATE PUBLICATION p FOR TABLE orders")
-    options = orders.connection.session_options.replace("lock_timeout=60s", "lock_timeout=50ms")
+    options = orders.connection.session_options.replace("lock_timeout=1s", "lock_timeout=50ms")
     request = PreflightRequest(slot="s", publication="p", managed=True, selects=lambda table: True, copy_tables=1)
     with orders.connect() as other:
         other.execute("BEGIN")

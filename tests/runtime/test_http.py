@@ -19,6 +19,7 @@ from tests.runtime import samples
 
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.runtime.host.engine_api import EngineApi
+from levada.runtime.host.work_dir import published_address, running_progress
 from levada.runtime.report.access_token import AccessToken
 from levada.runtime.report.cuts_api import CutsApi
 from levada.runtime.report.host_header import foreign_host
@@ -455,6 +456,17 @@ def test_an_engine_that_has_ended_is_unreachable() -> None:
     assert away.value.code == "engine_unreachable"
     assert f"the engine does not answer at {address}/v1/cuts" in away.value.message
     assert "run the command again" in away.value.hint
+
+
+def test_no_proxy_is_asked_for_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy of the environment leads to the internet, and cannot reach this machine's own addresses."""
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with ProgressServer(running) as server, published_address(tmp_path, server.address):
+        assert EngineApi(server.address, {}).ask("GET", "/v1/progress")["pipeline"] == running().pipeline
+        found = running_progress(tmp_path)
+    assert found is not None
+    assert found.pipeline == running().pipeline
 
 
 def test_cuts_are_listed_requested_and_dropped() -> None:

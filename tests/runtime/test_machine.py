@@ -6,10 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.runtime.manifest_text import manifests
 
+from levada.runtime.config_rules import require_valid
+from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.resources.machine import (
     apply_threads,
     available_cores,
+    change_memory,
     jvm_heap,
     memory_limit,
     task_slots,
@@ -60,8 +64,25 @@ def test_workers_fit_in_the_memory() -> None:
 
 
 def test_apply_threads_follow_the_cores() -> None:
-    """Eight tables at least are written at the same time, and four for each core."""
-    assert [apply_threads(cores) for cores in (1, 2, 4, 16)] == [8, 8, 16, 64]
+    """Eight tables at least are written at the same time, four for each core, and never more than 32."""
+    assert [apply_threads(cores) for cores in (1, 2, 4, 8, 16, 192)] == [8, 8, 16, 32, 32, 32]
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8, 16, 17, 32, 64, 96, 192, 448])
+def test_a_manifest_is_valid_on_each_machine(cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The numbers that the engine chooses by the machine are within the bounds that the manifest has for them."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    config = pipeline_config(manifests(), work_dir=tmp_path)
+    require_valid(config)
+    assert available_cores() <= cores
+
+
+def test_changes_take_a_part_of_a_machine_without_limits() -> None:
+    """They take more with more cores, as far as a quarter of the machine's memory."""
+    assert change_memory(2, None, 24 * GIB) == change_memory(1, None, 24 * GIB) == (3 * 256 + 96) << 20
+    assert change_memory(8, None, 64 * GIB) == (9 * 256 + 96) << 20
+    assert change_memory(64, None, 32 * GIB) == 8 * GIB
+    assert change_memory(64, None, GIB) == (256 + 96) << 20
 
 
 def test_spark_fits_in_the_memory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,38 @@ def test_a_renamed_role(start_postgres: StartPostgres, tmp_path: Path) -> None:
             assert rig.destination.applied_rows == {"orders": 1}
         finally:
             rig.stop()
+
+
+@pytest.mark.nightly
+@pytest.mark.since(17)
+@pytest.mark.parametrize("cluster", [True], indirect=True)
+def test_an_identity_that_is_lent_while_the_next_host_takes_over(cluster: EmbeddedPostgres, tmp_path: Path) -> None:
+    """Its UPDATEs work at the promoted standby too, where the engine gives the table its own identity back."""
+    db = Database(cluster, "postgres")
+    rig = rig_of(db, tmp_path, other_hosts=(OTHER,), session_attrs="primary")
+    rig.config = replace(rig.config, slot=replace(rig.config.slot, failover=True), discovery_s=0.2)
+    rig.config = replace(rig.config, selects=Only("orders", "items"))
+    db.execute("CREATE TABLE other (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
+    publication = rig.config.publication.name
+    try:
+        rig.start()
+        rig.wait_caught_up()
+        with logged_snapshots(cluster), at_other(cluster) as standby:
+            ready = "SELECT count(*) FROM pg_replication_slots WHERE synced AND NOT temporary"
+            until(lambda: standby.execute(ready).fetchone() == (1,))
+        with suppress(psycopg.OperationalError), db.connect() as holder:
+            holder.execute("BEGIN")
+            holder.execute(f"ALTER PUBLICATION {publication} ADD TABLE other")  # type: ignore[arg-type]  # a name
+            db.execute("ALTER TABLE orders DROP CONSTRAINT orders_pkey", "UPDATE orders SET id = id + 1000")
+            identity = "SELECT relreplident::text FROM pg_class WHERE relname = 'orders'"
+            assert db.query(identity) == [("f",)]
+            fail_over(cluster)
+        with at_other(cluster) as promoted:
+            promoted.execute("UPDATE orders SET id = id + 1000")
+            until(lambda: promoted.execute(identity).fetchone() == ("d",))
+            promoted.execute("UPDATE orders SET id = id - 1000")
+            assert promoted.execute("SELECT FROM levada_ddl.lent").fetchall() == []
+            promoted.execute("INSERT INTO items VALUES (1)")
+        rig.wait(lambda p: rig.destination.applied_rows.get("items") == 1)
+    finally:
+        rig.stop()

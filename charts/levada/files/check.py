@@ -38,9 +38,11 @@ def ask(address: str) -> None:
     Right after an installation, the rules of the Service and of the NetworkPolicy may not be on this node yet.
     """
     end = time.monotonic() + ANSWER_S
+    # A proxy of the environment is for the internet.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while True:
         try:
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with opener.open(address, timeout=10) as answer:
                 print(f"{address}: {answer.status} {answer.read().decode().strip()}")
                 return
         except OSError as error:

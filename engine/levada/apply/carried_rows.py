@@ -2,7 +2,8 @@
 
 The table may trail its shadow copy. A row of the table whose key the shadow copy does not have was deleted before the
 snapshot of the copy, because the shadow copy keeps all later ones itself. So it is kept, and marked if the table has
-marks and did not see the delete yet.
+marks and did not see the delete yet. A shadow copy that takes a part of the rows leaves out others that the source
+still has. Of such a table the source is asked for the keys.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from levada.copy.source_keys import SourceKeys
 from levada.copy.stored_rows import marked
 from levada.destinations import Destination
 from levada.destinations.answers import require_flag
@@ -29,18 +31,23 @@ from levada.values import Deletes, Lsn, TableId, Watermark
 
 
 def carry_over(
-    destination: Destination, target: TableTarget, mark: Watermark, region: Region | None = None
+    destination: Destination,
+    target: TableTarget,
+    mark: Watermark,
+    region: Region | None = None,
+    at_source: SourceKeys | None = None,
 ) -> bool | None:
     """Write the kept rows of a table to its shadow copy, which has all changes below ``mark``.
 
     ``region`` has the rows of partitions that are kept. If the table keeps no others, only these are carried over.
+    ``at_source`` is for a copy that does not take all rows of the source. Rows whose keys it has are not carried over.
 
     Return True if it has them now. Then swap it in, or make it again. Return None if there are none, and False if the
     shadow copy cannot take them and must be made again.
     """
     if target.deletes is Deletes.APPLY and region is None:
         return None
-    batch = CarriedRows(destination, target, mark.lsn, region)
+    batch = CarriedRows(destination, target, mark.lsn, region, at_source)
     if not any(rows.num_rows for rows in batch.changes(target.id).scan()):
         return None
     write = destination.write_replacement_events
@@ -50,9 +57,17 @@ def carry_over(
 class _CarriedEvents(TableEvents):
     """The kept rows of a table as inserts at one LSN."""
 
-    def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn, region: Region | None) -> None:
+    def __init__(
+        self,
+        destination: Destination,
+        target: TableTarget,
+        lsn: Lsn,
+        region: Region | None,
+        at_source: SourceKeys | None,
+    ) -> None:
         self._destination = destination
         self._region = region
+        self._at_source = at_source
         self._moment = ReadMoment(lsn, datetime.now(UTC))
         self.target, self.versions, self.files, self.truncates = target, (target.schema,), (), ()
         self.after, self.until = lsn, Lsn(lsn + 1)
@@ -78,6 +93,8 @@ class _CarriedEvents(TableEvents):
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows that are kept, with the mark of those that need one."""
         region, deletes = self._region, self.target.deletes
+        if self._at_source is not None:
+            rows = rows.filter(pc.invert(self._at_source.has(rows)))
         if deletes is Deletes.IGNORE:
             return rows
         if region is None or not self.target.keeps_partitions:
@@ -94,9 +111,16 @@ class _CarriedEvents(TableEvents):
 class CarriedRows(EventBatch):
     """A batch with the kept rows of one table. It cannot be read as events."""
 
-    def __init__(self, destination: Destination, target: TableTarget, lsn: Lsn, region: Region | None = None) -> None:
+    def __init__(
+        self,
+        destination: Destination,
+        target: TableTarget,
+        lsn: Lsn,
+        region: Region | None = None,
+        at_source: SourceKeys | None = None,
+    ) -> None:
         self.tables = (target.id,)
-        self._events = _CarriedEvents(destination, target, lsn, region)
+        self._events = _CarriedEvents(destination, target, lsn, region, at_source)
         self.until = self._events.until
 
     def changes(self, table: TableId) -> TableEvents:

@@ -20,12 +20,13 @@ from levada.capture.message_stream import MessageStream
 from levada.capture.position import CapturePosition
 from levada.capture.resolver import TableResolver
 from levada.capture.session import CaptureSession, CaptureSettings, CaptureState
+from levada.capture.unsent_rows import unsent_error
 from levada.errors import LevadaError, StatementRefused, Transient
 from levada.pgoutput.encoding import TextConversion
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.row_filters import stream_error
 from levada.postgres.server import ServerIdentity, ServerState, read_server, read_start_time
-from levada.postgres.slots import enable_failover, inspect_slot
+from levada.postgres.slots import enable_failover, inspect_slot, wait_until_inactive
 from levada.postgres.stream import ReplicationStream, SecondPublication
 from levada.schema.stored_types import ColumnChoice
 from levada.segments.log import SegmentLog
@@ -36,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 _UNREADABLE_IN_PROGRESS: Final = frozenset({codes.CATALOG_CHANGED, codes.SOURCE_INTERNAL_ERROR})
 """The errors of a source that cannot read its catalog."""
+
+_END_S: Final = 10.0
 
 
 class CaptureWorker:
@@ -74,6 +77,8 @@ class CaptureWorker:
         self._reopen = threading.Event()
         self._in_progress = True
         """Whether the next session receives transactions while they are in progress."""
+        self._unsent: tuple[Lsn, LevadaError] | None = None
+        """The error for a row that the server cannot send after all that commits below the LSN."""
         self._stream: ReplicationStream | None = None
         self.streaming = False
         """Whether a stream is open. It stays True during the reconnect that `reopen` requests."""
@@ -128,7 +133,7 @@ class CaptureWorker:
             while not stop.is_set():
                 self._reopen.clear()
                 try:
-                    with self._filters_named():
+                    with self._causes_named(stop):
                         self._run_session(stop)
                 except NotKeptError as error:
                     # The server keeps such transactions itself until they are committed.
@@ -152,6 +157,7 @@ class CaptureWorker:
         plan = plan_session(known, server, self._state.settings.slot, self._state.settings.connection.database)
         if plan.verify_from is not None:
             verify_history(self._state.settings, known, plan.verify_from, stop)
+            self._await_slot()
         assert server.slot is not None
         if self._state.settings.failover and not server.slot.failover:
             enable_failover(self._state.settings.connection, self._state.settings.slot)
@@ -194,14 +200,25 @@ class CaptureWorker:
             session.run(lambda: stop.is_set() or self._reopen.is_set() or complete.outdated)
 
     @contextmanager
-    def _filters_named(self) -> Iterator[None]:
+    def _causes_named(self, stop: threading.Event) -> Iterator[None]:
         try:
             yield
         except StatementRefused as error:
             of = self._state.settings
-            if (named := stream_error(of.connection, of.slot, of.publication, error)) is not None:
+            named = stream_error(of.connection, of.slot, of.publication, error)
+            if named is None and (of.work_dir is None or not self._in_progress):
+                named = self._unsent_error(error, stop)
+            if named is not None:
                 raise named from error
             raise
+
+    def _unsent_error(self, error: StatementRefused, stop: threading.Event) -> LevadaError | None:
+        of, start = self._state.settings, self._state.position.staged_lsn
+        if error.code == codes.SOURCE_ROW_TOO_LARGE and (self._unsent is None or self._unsent[0] != start):
+            # Each session ends at the same row, and to find it costs the server as much as a session.
+            named = unsent_error(of.connection, of.slot, of.publication, start, error, stop)
+            self._unsent = None if named is None else (start, named)
+        return self._unsent[1] if self._unsent is not None and error.code == codes.SOURCE_ROW_TOO_LARGE else None
 
     def _begin_at(self, start: Lsn, known: KnownSource) -> None:
         before, witness = self._state.position, known.witness
@@ -212,6 +229,11 @@ class CaptureWorker:
         self._state.position = replace(
             before, staged_lsn=start, witness=witness, since=known.since, sessions=before.sessions + 1
         )
+
+    def _await_slot(self) -> None:
+        """Wait until the walsender of the verification has ended, which it notices when it next sends something."""
+        with SESSIONS.session(self._state.settings.connection, "start") as connection:
+            wait_until_inactive(connection, self._state.settings.slot, _END_S)
 
     def _require_unchanged(self, known: KnownSource, before: ServerState) -> Lsn:
         """Return the slot's position, which no other consumer can move while the stream is open.

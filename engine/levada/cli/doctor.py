@@ -15,6 +15,7 @@ from rich.text import Text
 from levada.cli.exit_codes import Exit
 from levada.cli.formatting import size
 from levada.cli.output import Output, console, write_json
+from levada.errors import NeedsOperator
 from levada.local.extras import Extra, extra_names, installed_extra
 from levada.local.jars import built_in_jars, cache_folder, jars_folder, missing_jars
 from levada.local.java import VERSIONS, find_java
@@ -81,7 +82,10 @@ def _machine() -> Iterator[tuple[str, str]]:
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}"
     yield "cores", str(available_cores())
     yield "memory", "no limit of a container" if memory is None else f"limit {size(memory)}"
-    yield "cache", str(cache_folder())
+    try:
+        yield "cache", str(cache_folder())
+    except NeedsOperator as error:
+        yield "cache", error.message
 
 
 def _part(extra: Extra) -> Part:
@@ -107,7 +111,11 @@ def _with_java(name: str, found: str) -> Part:
         versions = " or ".join(map(str, VERSIONS))
         return Part(name, State.INCOMPLETE, f"{found}, no Java {versions}", "pip install 'levada[spark]'")
     found = f"{found}, Java {java.version} {java.home}"
-    if missing := missing_jars(built_in_jars()):
+    try:
+        missing = missing_jars(built_in_jars())
+    except NeedsOperator as error:
+        return Part(name, State.INCOMPLETE, f"{found}, {error.message}", error.hint)
+    if missing:
         absent = ", ".join(jar.file_name for jar in missing)
         return Part(name, State.DOWNLOADS, f"{found}\nmissing in {jars_folder()}: {absent}", "levada setup")
     return Part(name, State.READY, f"{found}, jars in {jars_folder()}")

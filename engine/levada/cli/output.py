@@ -100,7 +100,8 @@ def stdout_closed() -> bool:
 def show_error(error: BaseException, *, debug: bool) -> None:
     """Print the error and its hint, with a traceback only if ``debug``.
 
-    The text of an error that is not a LevadaError may contain secrets, so only its type is shown without ``debug``.
+    The text of an error that is not a LevadaError may contain secrets, so only its type is shown without ``debug``, and
+    the file of an error of the operating system.
     """
     if debug:
         traceback.print_exception(error, file=sys.stderr)
@@ -108,6 +109,8 @@ def show_error(error: BaseException, *, debug: bool) -> None:
         show_problem("error", error.code, error.message, error.hint)
     elif not debug:
         name = type(error).__name__
+        if isinstance(error, OSError) and isinstance(error.filename, str | os.PathLike):
+            name += f": {error.filename}: {error.strerror}"
         show_problem("error", "internal_error", f"unexpected {name}", f"{_rerun_with_traceback()}, and report it")
 
 

@@ -50,6 +50,10 @@ class PartialRows:
     columns: Mapping[str, Mask]
     optional: Mask
 
+    def column_of(self, lost: Mask) -> str:
+        """Return a column whose value is unknown in one of the rows of a mask."""
+        return next(name for name, mask in self.columns.items() if (mask & lost).any())
+
     def take(self, chosen: Mask) -> PartialRows:
         """Return some of these rows."""
         columns = {name: mask[chosen] for name, mask in self.columns.items()}

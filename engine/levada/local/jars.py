@@ -20,8 +20,9 @@ import tarfile
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -150,10 +151,17 @@ def pyspark_folder() -> Path:
 
 def _is(path: Path, jar: Jar) -> bool:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
-    except FileNotFoundError:
+        found = path.stat()
+        return _digest(path, found.st_ino, found.st_size, found.st_ctime_ns) == jar.sha256
+    except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, *_: int) -> str:
+    """Return the SHA-256 of a file. It is read again if one of the numbers, which any write changes, is another."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _unusable(file: Path, why: str) -> NeedsOperator:
@@ -245,10 +253,26 @@ def _written(folder: Path, jar: Jar) -> int:
 
 
 def cache_folder() -> Path:
-    """Return ``$LEVADA_CACHE``, or else ``levada`` below ``$XDG_CACHE_HOME`` or ``~/.cache``. It may not exist yet."""
+    """Return ``$LEVADA_CACHE``, or else ``levada`` below ``$XDG_CACHE_HOME`` or ``~/.cache``. It may not exist yet.
+
+    Raise NeedsOperator ``cache_unwritable`` if no variable names one, and the user has no home.
+    """
     if own := os.environ.get("LEVADA_CACHE"):
         return Path(own).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").absolute() / "levada"
+    if cache := os.environ.get("XDG_CACHE_HOME"):
+        return Path(cache).absolute() / "levada"
+    try:
+        return Path.home() / ".cache" / "levada"
+    except RuntimeError as error:  # of a user ID that the machine does not know, as a container's often is
+        raise _unwritable("~/.cache/levada", f"HOME is not set, and user {os.geteuid()} has no home") from error
+
+
+def _unwritable(folder: Path | str, why: str) -> NeedsOperator:
+    return NeedsOperator(
+        "cache_unwritable",
+        f"the cache {folder}, for Spark's jars, cannot be used: {why}",
+        hint="let the environment variable LEVADA_CACHE name a folder that this user can write",
+    )
 
 
 @contextmanager
@@ -257,14 +281,19 @@ def only_process(folder: Path) -> Iterator[Path]:
 
     Yield an empty folder inside it for downloads. A complete download is renamed into its place. The download folder is
     removed afterwards, and so is one that a killed process left.
+
+    Raise NeedsOperator ``cache_unwritable`` if the folder cannot be created or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     scratch = folder / ".fetching"
-    with (folder / ".lock").open("w") as lock:
-        # Closing the file releases the lock, and so does the end of the process.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Closing the file releases the lock, and so does the end of the process.
+            fcntl.flock(held.enter_context((folder / ".lock").open("w")), fcntl.LOCK_EX)
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+        except OSError as error:
+            raise _unwritable(folder, error.strerror or type(error).__name__) from error
         try:
             yield scratch
         finally:

@@ -95,7 +95,7 @@ def _candidates(usual_folders: Sequence[str]) -> Iterator[Path]:
         if (java := Path(folder) / "java").exists():
             yield java.resolve().parent.parent
     for pattern in usual_folders:
-        path = Path(pattern).expanduser()
+        path = Path(os.path.expanduser(pattern))
         yield from sorted(path.parent.glob(path.name))
     if (package := importlib.util.find_spec(_PACKAGE)) is not None and package.origin is not None:
         yield Path(package.origin).parent / "java-runtime"

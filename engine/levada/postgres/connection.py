@@ -56,8 +56,9 @@ SESSION_OPTIONS: Final = " ".join(
         "statement_timeout=0",
         "idle_in_transaction_session_timeout=0",
         "idle_session_timeout=0",
-        # Every role may lock its own tables for any length of time.
-        "lock_timeout=60s",
+        # Every role may lock its own objects for any length of time, and a statement that waits for a lock holds up
+        # those of applications that come later. So this is the limit of each statement, and the caller tries again.
+        "lock_timeout=1s",
         # A transaction that holds a table's lock must see in the catalog what others commit meanwhile.
         "default_transaction_isolation=read\\ committed",
         # No object that a role creates may hide one of PostgreSQL's own.

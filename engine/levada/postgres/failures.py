@@ -208,10 +208,8 @@ FAILURES: Final = (
         StatementRefused,
         pattern=r"^invalid memory alloc request size|^string buffer exceeds maximum allowed length",
         sqlstates=("54000",),
-        hint="the server sends no row of more than 1 GB, in which a bytea counts twice. To leave such a change of the"
-        " stream out, set spec.source.slot.onLost to Compare, and run, with the slot that the message names:"
-        " SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = 'SLOT';"
-        " SELECT pg_drop_replication_slot('SLOT')",
+        hint="the server sends no row of more than 1 GB, in which a bytea may count twice. For a copy, exclude its"
+        " largest column with columns.exclude in the table's TableSync, or exclude the table in spec.tables",
     ),
     # Recognised by SQLSTATE.
     Failure(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
@@ -27,6 +27,10 @@ _SETTINGS: Final = (
 
 _FRESH_S: Final = 20.0
 """Seconds for which an idle connection is used again without a check."""
+_KEPT_S: Final = 60.0
+"""Seconds for which a connection of a destination is kept without a use. A burst of changes opens one for each table,
+and the server has as many as others need too.
+"""
 
 
 def _has_input(descriptor: int) -> bool:
@@ -47,11 +51,15 @@ def open_writer(server: PostgresConnection, application: str) -> WatchedConnecti
 
 
 class IdleConnections:
-    """The open connections to one server that no call uses at the moment. Thread-safe."""
+    """The open connections to one server that no call uses at the moment. Thread-safe.
 
-    def __init__(self, server: PostgresConnection, application: str) -> None:
+    One is closed after ``kept_s`` seconds without a use, as soon as another one is put back.
+    """
+
+    def __init__(self, server: PostgresConnection, application: str, kept_s: float = _KEPT_S) -> None:
         self._server = server
         self._application = application
+        self._kept_s = kept_s
         self._lock = threading.Lock()
         self._idle: list[tuple[float, WatchedConnection]] = []
 
@@ -76,17 +84,27 @@ class IdleConnections:
         return open_writer(self._server, self._application)
 
     def put_back(self, connection: WatchedConnection) -> None:
-        """Keep the connection for the next call."""
+        """Keep the connection for the next call. Close those that no call has used for a minute."""
         with self._lock:
-            self._idle.append((time.monotonic(), connection))
+            now = time.monotonic()
+            self._idle.append((now, connection))
+            # The last one is taken first, so the first ones have been idle for longest.
+            kept = [(since, other) for since, other in self._idle if now - since < self._kept_s]
+            spare = self._idle[: len(self._idle) - len(kept)]
+            self._idle = kept
+        _close(spare)
 
     def close(self) -> None:
         """Close the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for _, connection in idle:
-            with suppress(psycopg.Error):
-                connection.close()
+        _close(idle)
+
+
+def _close(connections: Iterable[tuple[float, WatchedConnection]]) -> None:
+    for _, connection in connections:
+        with suppress(psycopg.Error):
+            connection.close()
 
 
 class IdleWalsenders:

@@ -44,6 +44,7 @@ from levada.postgres.table_checks import (
     unselected_children,
 )
 from levada.postgres.table_locks import locks_named, read_table_locks, table_locked
+from levada.postgres.trusted_owners import superuser_problems
 from levada.postgres.unselected import NamedTables, unmatched_names
 from levada.postgres.withdrawals import withdrawal_problems
 from levada.postgres.written_tables import list_written_tables, written_problems
@@ -242,6 +243,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         )
     yield from unselected_children(conn, wanted)
     yield from upgrade_problems(conn, wanted & streamed)
+    yield from superuser_problems(conn, wanted, server.role)
     if request.managed:
         yield from generated_problems(conn, wanted, request.generated_columns)
     if locks := [lock for lock in read_table_locks(conn) if lock.exclusive and lock.root in wanted]:

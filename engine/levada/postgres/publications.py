@@ -19,7 +19,7 @@ from levada.values import QualifiedTable
 
 _ATTEMPTS: Final = 5
 _CHANGED: Final = frozenset({codes.OBJECT_EXISTS, codes.TABLE_MISSING})
-_LOCK_TIMEOUT_S: Final = 10.0
+_LOCK_TIMEOUT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)

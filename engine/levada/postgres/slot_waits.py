@@ -49,9 +49,14 @@ class Holder:
 
 def waiting_error(conn: psycopg.Connection[Any], slot: str) -> Transient | None:
     """Return what the creation of the slot waits for, as an error with the holder and a remedy, or None."""
-    if (standby := _standby_reason(conn)) is not None:
-        return _error(slot, *standby)
-    return _of_holders(slot, _holders(conn))
+    found = _reason(conn)
+    return None if found is None else _error(slot, *found)
+
+
+def wait_reason(conn: psycopg.Connection[Any]) -> str | None:
+    """Return what the creation of a slot waits for, with the remedy, or None."""
+    found = _reason(conn)
+    return None if found is None else f"{found[0]} ({found[1]})"
 
 
 def expected_wait(conn: psycopg.Connection[Any], slot: str) -> Transient | None:
@@ -63,7 +68,13 @@ def expected_wait(conn: psycopg.Connection[Any], slot: str) -> Transient | None:
     if unknown := {h.id for h in found if h.seconds is None}:
         time.sleep(_LOOK_S)
         long += [h for h in _holders(conn) if h.id in unknown]
-    return _of_holders(slot, long)
+    reason = _of_holders(long)
+    return None if reason is None else _error(slot, *reason)
+
+
+def _reason(conn: psycopg.Connection[Any]) -> tuple[str, str] | None:
+    """Return what the creation of a slot waits for, and the remedy."""
+    return _standby_reason(conn) or _of_holders(_holders(conn))
 
 
 @source_errors("reading the open transactions")
@@ -85,13 +96,13 @@ def _standby_reason(conn: psycopg.Connection[Any]) -> tuple[str, str] | None:
     )
 
 
-def _of_holders(slot: str, holders: list[Holder]) -> Transient | None:
+def _of_holders(holders: list[Holder]) -> tuple[str, str] | None:
     if not holders:
         return None
     oldest = holders[0]
     age = "" if oldest.seconds is None else f", open for {oldest.seconds:,.0f} s"
     others = f", and {counted(len(holders) - 1, 'more transaction')}" if len(holders) > 1 else ""
-    return _error(slot, f"{oldest.name}{age}{others}", f"end it, or wait for it: {oldest.remedy}")
+    return f"{oldest.name}{age}{others}", f"end it, or wait for it: {oldest.remedy}"
 
 
 def _error(slot: str, waits_for: str, hint: str) -> Transient:

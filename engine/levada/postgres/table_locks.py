@@ -37,14 +37,14 @@ ORDER BY a.xact_start NULLS LAST, 1, 2
 """
 
 # ALTER PUBLICATION keeps its lock until its transaction ends, and so does a statement whose table the DDL trigger takes
-# out of the publication.
+# out of the publication. A comment and another owner have a weaker one, behind which a new table waits as well.
 _CHANGERS: Final = """
 SELECT l.pid, coalesce(a.application_name, ''), coalesce(a.state, '') FROM pg_locks l
 JOIN pg_publication p ON p.oid = l.objid AND l.classid = 'pg_publication'::regclass
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE p.pubname = %s AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
   AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND l.mode = 'AccessExclusiveLock'
+  AND l.mode IN ('AccessExclusiveLock', 'ShareUpdateExclusiveLock')
 """
 
 

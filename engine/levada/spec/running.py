@@ -55,8 +55,8 @@ class Apply(Model):
 
     max_concurrent_tables: StrictInt = setting(Change.RESTART, 0, ge=0, le=64)
     """The number of tables to which changes are applied at the same time. 0: four for each of the driver's CPUs, but at
-    least 8. Large batches wait for one another where `memory` is short. A destination that writes all tables together
-    ignores it.
+    least 8 and at most 32. Large batches wait for one another where `memory` is short. A destination that writes all
+    tables together ignores it.
     """
 
 

@@ -130,7 +130,7 @@ class Upsert:
         if not old.found.all():
             raise NeedsOperator(
                 "unknown_value",
-                f"{self.schema.name}: an update leaves column {next(iter(partial_rows.columns))} unchanged,"
+                f"{self.schema.name}: an update leaves column {partial_rows.column_of(~old.found)} unchanged,"
                 " but the row is not in the table at the destination",
                 hint=f"copy the table again: {resync_command(self.schema.name)}",
             )

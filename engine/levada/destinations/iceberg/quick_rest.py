@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 
 from levada.destinations.iceberg.catalog_config import CatalogConfig, TableName
 from levada.destinations.iceberg.quick_catalog import UnconfirmedError, properties_of
+from levada.direct_http import open_directly
 
 _KNOWN: Final = frozenset({"type", "uri", "warehouse", "token", "credential", "scope", "oauth2-server-uri", "prefix"})
 _FOR_FILES: Final = ("s3.", "client.", "rest.client.", "write.")
@@ -100,7 +101,7 @@ class RestCatalog:
 def _asked(request: urllib.request.Request) -> dict[str, Any] | None:
     """Return the answer in JSON, or None if the server does not have what is asked for."""
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+        with open_directly(request, _TIMEOUT_S) as response:
             read = json.load(response)
     except HTTPError as error:
         with error:

@@ -96,7 +96,8 @@ _BY_SOURCE_CODE: Final[Mapping[str, Failure]] = {
     codes.TOO_MANY_CONNECTIONS: Failure(
         "destination_busy",
         Transient,
-        hint="raise max_connections at the destination, or lower copy.connectionsPerTable",
+        hint="raise max_connections at the destination, or set apply.maxConcurrentTables and"
+        " copy.connectionsPerTable to fewer",
     ),
     codes.SOURCE_AUTH_FAILED: Failure(
         "destination_auth_failed", LoginFailed, hint="check the keys username and password of the destination's Secret"

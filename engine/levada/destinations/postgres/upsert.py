@@ -213,7 +213,7 @@ class _Batch:
         if done.rowcount != upserts.num_rows and not partial.optional.any():
             raise NeedsOperator(
                 "unknown_value",
-                f"{self.schema.name}: an update leaves column {next(iter(partial.columns))} unchanged,"
+                f"{self.schema.name}: an update leaves column {partial.column_of(~partial.optional)} unchanged,"
                 " but the row is not in the destination's table",
                 hint=resync_hint(self.schema),
             )

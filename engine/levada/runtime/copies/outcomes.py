@@ -36,11 +36,15 @@ class BegunCopy:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A durable copy as of ``lsn``. ``storage`` is the storage that the rows were read from."""
+    """A durable copy as of ``lsn``. ``storage`` is the storage that the rows were read from.
+
+    ``takes_all`` is False if its settings leave out rows of the source.
+    """
 
     schema: ReplicatedTableSchema
     lsn: Lsn
     storage: TableStorage
+    takes_all: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from levada import codes
 from levada.apply.applier import wait_durable
-from levada.apply.carried_rows import carry_over
 from levada.copy.guard import hold_table
 from levada.copy.in_process import IN_PROCESS
 from levada.copy.kept import KeptCopy, changed_part
@@ -28,6 +27,7 @@ from levada.postgres.idle_connections import IdleReaders, IdleWalsenders
 from levada.postgres.server import read_clock
 from levada.postgres.slots import ExportedSnapshot, copy_slot_name, export_snapshot
 from levada.runtime.config_ref import ConfigRef
+from levada.runtime.copies.carried import KeptRows
 from levada.runtime.copies.copied_rows import forget_if_useless, rows_to_copy, why_not_kept
 from levada.runtime.copies.copy_marks import CopyMarks
 from levada.runtime.copies.outcomes import Copied, cancelled_wait
@@ -35,7 +35,6 @@ from levada.runtime.copies.source_table import SnapshotTables, SourceTable
 from levada.runtime.copies.staged_changes import ChangesReader
 from levada.runtime.tables.copy_plan import CopyPlan, Recreate, ReplaceInPlace, Shadow
 from levada.runtime.tables.kept_copies import KeptCopies, StoredKeptCopies
-from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.masking import kept_rows_masked
@@ -86,6 +85,11 @@ class TableCopy:
     def marks(self) -> CopyMarks:
         """Return the marks of tables that are not what their settings say."""
         return CopyMarks(self.store)
+
+    @property
+    def kept_rows(self) -> KeptRows:
+        """Return what takes over the kept rows of a table that is replaced."""
+        return KeptRows(self.config_ref, self.store, self.destination)
 
     def close_idle(self) -> None:
         """Close the connections that no copy uses at the moment."""
@@ -269,7 +273,7 @@ class TableCopy:
             except BaseException as error:
                 self._discard(rows, error)
                 raise
-            return Copied(rows.schema, snapshot.lsn, storage) if copied else None
+            return Copied(rows.schema, snapshot.lsn, storage, not plan.settings.lack) if copied else None
 
     def make_room(
         self, table: TableId, name: QualifiedTable, plan: Recreate | ReplaceInPlace
@@ -359,10 +363,8 @@ class TableCopy:
                 return False
             rows.check()
             self.require_order()
-            if target.keeps_rows:
-                region = add_gone_partitions(self.store, target.id, storage, rows.schema)
-                if carry_over(self.destination, target, mark, region) is False:
-                    raise _replacement_lost(rows.schema)
+            if self.kept_rows.carry(target, storage, mark, takes_all=not plan.settings.lack) is False:
+                raise _replacement_lost(rows.schema)
             if require_flag(swap(target.id, mark), swap):
                 self.marks.complete(target.id)
                 return True

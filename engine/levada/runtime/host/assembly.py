@@ -46,7 +46,13 @@ from levada.runtime.host.plugins import (
 from levada.runtime.host.secret_folder import secret_folder
 from levada.runtime.host.work_dir import default_work_dir
 from levada.runtime.resources.encoding import require_utf8
-from levada.runtime.resources.machine import apply_threads, available_cores, change_memory, memory_limit
+from levada.runtime.resources.machine import (
+    apply_threads,
+    available_cores,
+    change_memory,
+    installed_memory,
+    memory_limit,
+)
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names
 from levada.runtime.source.record import former_sources, verified_source
@@ -131,7 +137,7 @@ def assemble(
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir, keys=keys)
     kind, settings = destination_class(manifests), destination_settings(manifests)
-    store = open_store(manifests, config, secrets, memory)
+    store = open_store(manifests, config, secrets, memory, outwaits=True)
     keeps_spark, spark = False, None
     if kind.capabilities.spark:
         keeps_spark = has_session()
@@ -241,7 +247,7 @@ def pipeline_config(
         copy_tables=spec.copy_.max_concurrent_tables,
         copy_connections=spec.copy_.connections_per_table,
         apply_threads=spec.apply.max_concurrent_tables or apply_threads(available_cores()),
-        memory_bytes=spec.memory or change_memory(available_cores(), memory_limit()),
+        memory_bytes=spec.memory or change_memory(available_cores(), memory_limit(), installed_memory()),
         batch_bytes=spec.batch.max_bytes,
         batch_fill_s=spec.batch.max_fill_ms / 1000,
         freshness_s=float(spec.freshness_seconds),
@@ -263,13 +269,28 @@ def pipeline_config(
 
 
 def open_store(
-    manifests: Manifests, config: PipelineConfig, secrets: Path | None, memory: MemoryStorage | None = None
+    manifests: Manifests,
+    config: PipelineConfig,
+    secrets: Path | None,
+    memory: MemoryStorage | None = None,
+    *,
+    outwaits: bool = False,
 ) -> PipelineStore:
     """Return the store that the manifest names.
 
+    With ``outwaits`` its calls wait for the end of an outage or a lock, as an engine does. A command has less time.
     A ConfigMap store is in the namespace of this pod, or in the manifest's namespace outside of a pod. Raise
     InvalidManifest and NeedsOperator for a store of another package that cannot be created.
     """
+    store = _made_store(manifests, config, secrets, memory)
+    if not outwaits:
+        store.stop_waiting()
+    return store
+
+
+def _made_store(
+    manifests: Manifests, config: PipelineConfig, secrets: Path | None, memory: MemoryStorage | None
+) -> PipelineStore:
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
         return PostgresStore(store_connection(manifests, config, secrets), config.name, spec.postgres.schema_name)

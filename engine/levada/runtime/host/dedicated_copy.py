@@ -50,7 +50,7 @@ class DedicatedCopy:
         known = known_tables(config)
         (self.table,) = resolve([name], known)
         self._id = known[self.table]
-        with closing(open_store(manifests, config, secrets)) as store:
+        with closing(open_store(manifests, config, secrets, outwaits=True)) as store:
             require_owner(config, store)
             self.is_ordered = open_order(store, self._id, order) is not None
 

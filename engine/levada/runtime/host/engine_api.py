@@ -11,6 +11,7 @@ from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError
 
+from levada.direct_http import open_directly
 from levada.errors import NeedsOperator, Transient
 
 _TIMEOUT_S: Final = 30.0
@@ -35,7 +36,7 @@ class EngineApi:
         headers = {**self.headers, "Content-Type": "application/json"}
         request = urllib.request.Request(url, data=body, headers=headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+            with open_directly(request, _TIMEOUT_S) as response:
                 answer = json.load(response)
         except HTTPError as error:
             with error:

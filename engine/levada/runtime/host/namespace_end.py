@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
+from levada.direct_http import open_directly
 from levada.errors import LevadaError
 from levada.runtime.host.cleanup import open_cleanup
 from levada.spec import Manifests
@@ -48,9 +49,7 @@ class Namespace:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._server + path, data, headers, method=method)
-        # Without the proxies of the environment, which are for the world outside of the cluster.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), *self._tls())
-        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+        with open_directly(request, _TIMEOUT_S, *self._tls()) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,13 @@ from levada.runtime.source.mask_comments import comment_problems, with_comments
 from levada.runtime.source.ownership import holdings, identify, require_own
 from levada.runtime.source.preparation import check_source, covered_tables
 from levada.runtime.source.record import SourceRecord
+from levada.runtime.source.slips import check_slips
 from levada.runtime.source.staging_place import other_folder, require_same_staging
 from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import check_sources, place_problems, taken_places
 from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
 from levada.runtime.tables.rules import continues
+from levada.runtime.tables.table_names import table_names
 from levada.runtime.tables.verification_record import check_continuous
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
@@ -58,6 +61,9 @@ from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_SLIPS = frozenset({codes.INCLUDED_TABLE_MISSING, codes.PATTERN_WITHOUT_TABLE})
+"""Codes of warnings of entries that match no table. They are errors if replicated tables are left out."""
 
 
 def start_problems(manifests: Manifests, *, secrets: Path | None, work_dir: Path) -> tuple[Problem, ...]:
@@ -94,6 +100,9 @@ def _start_problems(
         problems.append(_problem(stored.moved))
     if stored is not None and stored.elsewhere is not None:
         problems.append(stored.elsewhere)
+    if stored is not None and any(p.code in _SLIPS for p in of_source):
+        slips = list(_raised(partial(check_slips, config, stored.names)))
+        problems = [*(p for p in problems if not (slips and p.code in _SLIPS)), *slips]
     if all(p.code != codes.STANDBY_UNSUPPORTED for p in of_source):
         problems += _read_only_problems(manifests, config, secrets, stored or _Stored())
     of_owner = tuple(_owner_problems(config, stored))
@@ -175,6 +184,7 @@ class _Stored:
     volatile: bool = False
     server_started: str | None = None
     elsewhere: Problem | None = None
+    names: frozenset[QualifiedTable] = frozenset()
 
     @property
     def copied_as(self) -> Mapping[TableId, CopySettings]:
@@ -237,6 +247,7 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
             for t, phase in states.items()
         )
         store.load_fingerprints()
+        store.load_table_schemas()
         moved: LevadaError | None = None
         try:
             require_same_place(config, store)
@@ -247,7 +258,7 @@ def _read_store(manifests: Manifests, config: PipelineConfig, secrets: Path | No
         return _Stored(
             bool(states), begun, depends, store.get_owner_record(), controls, resyncs, moved, is_empty(store),
             volatile=store.volatile, server_started=None if server is None else server.started_at,
-            elsewhere=other_folder(config, store),
+            elsewhere=other_folder(config, store), names=frozenset(table_names(store).values()),
         )  # fmt: skip
 
 

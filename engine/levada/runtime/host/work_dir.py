@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
 
+from levada.direct_http import open_directly
 from levada.errors import NeedsOperator
 from levada.private import private_folder, replace_file
 from levada.status import Progress, read_progress
@@ -115,7 +116,7 @@ def running_progress(
     if request is None:
         return None
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+        with open_directly(request, _TIMEOUT_S) as response:
             document = json.load(response)
     except (OSError, HTTPException, ValueError):
         return None
@@ -155,7 +156,7 @@ def engine_is_starting(work_dir: Path, headers: Mapping[str, str] | None = None)
     if request is None:
         return False
     try:
-        urllib.request.urlopen(request, timeout=_TIMEOUT_S).close()
+        open_directly(request, _TIMEOUT_S).close()
     except HTTPError as error:
         with error:
             return error.code == HTTPStatus.SERVICE_UNAVAILABLE

@@ -31,8 +31,14 @@ _THREADS_PER_CORE: Final = 4
 """Threads that apply batches for each core. A small batch takes 20 ms of CPU, and waits several times as long for the
 lake and the catalog.
 """
+_MOST_THREADS: Final = 32
+"""Threads that apply batches, however many cores there are. They share one interpreter, and each may hold a connection
+of the destination, whose server has 100 for everybody by default.
+"""
 _LARGE_BATCHES: Final = 3
 """The number of large batches for which there is memory, where it has no limit and the cores are few."""
+_OF_MACHINE: Final = 4
+"""The part of the machine's memory for changes, where no limit is set: what else runs there is not known."""
 _PER_CORE: Final = 2
 """Worker processes for each core. A worker waits for the source or the destination about half of the time."""
 
@@ -85,13 +91,22 @@ def apply_threads(cores: int) -> int:
 
     The memory of their batches is bounded by `change_memory`.
     """
-    return max(_FEWEST_THREADS, _THREADS_PER_CORE * cores)
+    return min(_MOST_THREADS, max(_FEWEST_THREADS, _THREADS_PER_CORE * cores))
 
 
-def change_memory(cores: int, memory: int | None) -> int:
-    """Return the bytes of memory for changes, which capture and apply share, by cores and bytes of memory."""
+def installed_memory() -> int:
+    """Return the bytes of memory of the machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def change_memory(cores: int, memory: int | None, installed: int) -> int:
+    """Return the bytes of memory for changes, which capture and apply share.
+
+    ``memory`` is the limit in bytes, None where there is none, and ``installed`` the memory of the whole machine.
+    """
     if memory is None:
-        return max(_LARGE_BATCHES, cores + 1) * BATCH_BYTES + CAPTURE_BYTES
+        by_cores = max(_LARGE_BATCHES, cores + 1) * BATCH_BYTES + CAPTURE_BYTES
+        return max(LEAST_BYTES, min(by_cores, installed // _OF_MACHINE))
     return max(LEAST_BYTES, memory - jvm_heap(memory) - _JVM - _ENGINE)
 
 

@@ -46,6 +46,7 @@ from levada.runtime.source.lost_state import require_state
 from levada.runtime.source.ownership import claim_source
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.source.row_filters import Settled, settle_filters
+from levada.runtime.source.slips import require_no_slip
 from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
 from levada.runtime.source.table_sizes import TableSizes
 from levada.runtime.tables.append_record import publication_names, record_append
@@ -194,7 +195,7 @@ def _discover(
     incomplete = locked = report = None
     filters, appended = Settled(), Appended()
     possible = list_tables(connection) if config.publication.managed or config.include else []
-    _require_no_slip(config, possible, table_names(store).values())
+    require_no_slip(config, possible, table_names(store).values())
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
         for error in withdraw(connection, name, sorted(unwanted), check=store.require_epoch):
@@ -219,9 +220,14 @@ def _discover(
         if lacking != missing:
             report = None
         publications, generated = config.publication.names, config.publication.generated_columns
-        incomplete = incomplete or settle_generated(connection, publications, generated, store.require_epoch)
-        if owner is not None and read_publication_owner(connection, name) is None:
-            mark_publication(connection, name, owner, check=store.require_epoch)
+        try:
+            incomplete = incomplete or settle_generated(connection, publications, generated, store.require_epoch)
+            if owner is not None and read_publication_owner(connection, name) is None:
+                mark_publication(connection, name, owner, check=store.require_epoch)
+        except Transient as error:
+            if error.code != codes.LOCK_TIMEOUT:
+                raise
+            locked = locked or publication_locked(connection, name) or error
     names = publication_names(config, store)
     published = tuple(t for t in _published(config, connection, names) if t.id not in filters.unfiltered)
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}
@@ -260,9 +266,11 @@ def _cover(
                 connection, publication, free, manage=True, check=check, lock_timeout_s=_LOCK_S, listed=True
             )
         except Transient as error:
-            # Another session has locked one of them since.
-            if error.code != codes.LOCK_TIMEOUT or attempt == _COVER_ATTEMPTS:
+            # Another session has locked one of them, or the publication, since.
+            if error.code != codes.LOCK_TIMEOUT:
                 raise
+            if attempt == _COVER_ATTEMPTS:
+                return publication_locked(connection, publication) or error, None
             missing = set(inspect_coverage(connection, publication, required, listed=True).missing)
         else:
             break
@@ -318,27 +326,6 @@ def _require_tables(config: PipelineConfig, tables: SourceTables, known: Iterabl
             f" {config.source.database}",
             hint="list the published tables: SELECT * FROM pg_publication_tables;",
         )
-
-
-def _require_no_slip(
-    config: PipelineConfig, possible: Collection[QualifiedTable], known: Iterable[QualifiedTable]
-) -> None:
-    """Raise NeedsOperator ``pattern_without_table`` if a slip in ``spec.tables`` may have left out replicated tables.
-
-    ``possible`` are the source's tables, and ``known`` those with a state, which would be forgotten. After the slip is
-    corrected, all of them would be copied again.
-    """
-    lost = sorted(t for t in {*known}.intersection(possible) if not config.is_selected(t))
-    if not lost:
-        return
-    for pattern in config.include:
-        if not any(map(pattern.matches, possible)):
-            raise NeedsOperator(
-                "pattern_without_table",
-                f"spec.tables.include has {pattern}, which matches no table that can be replicated, and replicated"
-                f" tables are not selected any more: {listed(lost)}",
-                hint="correct spec.tables. If these tables are not meant any more, remove the entry that matches none",
-            )
 
 
 def _ensure_slot(

@@ -17,7 +17,6 @@ from functools import partial
 
 from levada import codes
 from levada.apply.applier import AppliedToShadow, Applier
-from levada.apply.carried_rows import carry_over
 from levada.copy.snapshot import SnapshotRows
 from levada.destinations.answers import perform, require_flag
 from levada.errors import LevadaError, Permanent, Transient
@@ -28,7 +27,6 @@ from levada.runtime.stages.messages import JobStarted
 from levada.runtime.stages.stage import MAX_COPIES, Stage, StageParts
 from levada.runtime.tables.copy_plan import Shadow
 from levada.runtime.tables.kept_copies import keep_segments, kept_copy, store_kept_copy
-from levada.runtime.tables.kept_regions import add_gone_partitions
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.record import TableRecord, error_progress
 from levada.runtime.tables.resync import ResyncEnded, ResyncJob, ResyncStarted, is_outdated, resyncs_to_start
@@ -158,6 +156,7 @@ class ResyncStage(Stage):
             copied_schema=copied.schema,
             schema=copied.schema,
             storage=copied.storage,
+            takes_all=copied.takes_all,
         )
         store_kept_copy(self._store, record.id, None)
         self._registry.backlog.applied(record.id, copied.lsn, shadow=True)
@@ -189,7 +188,8 @@ class ResyncStage(Stage):
             shadow = resync.shadow
             assert shadow.schema is not None
             assert shadow.storage is not None
-            swap = partial(self._swap, record.name, self._applier.targets(shadow.schema), shadow.storage, mark)
+            target, takes_all = self._applier.targets(shadow.schema), shadow.takes_all
+            swap = partial(self._swap, record.name, target, shadow.storage, mark, takes_all=takes_all)
             self._submit(self._batches, record, ResyncJob.SWAP, swap)
             return
         pending, config = backlog.pending(table), self._config_ref.current
@@ -207,14 +207,11 @@ class ResyncStage(Stage):
         )
 
     def _swap(
-        self, name: QualifiedTable, target: TableTarget, storage: TableStorage, mark: Watermark
+        self, name: QualifiedTable, target: TableTarget, storage: TableStorage, mark: Watermark, *, takes_all: bool
     ) -> Watermark | None:  # in a pool
         """Replace the table by its shadow copy. Return ``mark``, or None if the resync has to start again."""
         swap = self._destination.swap_replacement
-        carried = None
-        if target.keeps_rows:
-            region = add_gone_partitions(self._store, target.id, storage, target.schema)
-            carried = carry_over(self._destination, target, mark, region)
+        carried = self._copier.kept_rows.carry(target, storage, mark, takes_all=takes_all)
         if carried is False:
             return None
         try:

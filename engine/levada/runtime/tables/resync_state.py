@@ -33,6 +33,8 @@ class ShadowCopy:
     """The schema version of the last batch."""
     storage: TableStorage | None = None
     """The storage that the copy was read from."""
+    takes_all: bool = True
+    """False if the copy leaves out rows of the source."""
     compared: bool = False
     """True if it was compared with the source and equal, or cannot be compared."""
     verified: VerifiedProgress | None = None

@@ -46,6 +46,7 @@ from levada.runtime.verifications.messages import (
 from levada.runtime.verifications.moment import Moment
 from levada.runtime.verifications.release import Release
 from levada.runtime.verifications.repair import TableRepair
+from levada.runtime.verifications.transaction_wait import TransactionWait
 from levada.runtime.verifications.turn import Turns
 from levada.schema import IdentityKind, ReplicatedTableSchema, TableTarget
 from levada.schema.masking import with_masks
@@ -139,7 +140,7 @@ class Verifier:
             raise unsupported(name, f"the destination {self.destination.name} has no checksums of its tables")
         with self.turns.wait(check), ExitStack() as opened:
             config = self.config_ref.current
-            self._await_transactions(config, check)
+            self._await_transactions(config, TransactionWait(config.source, name, check))
             slot = copy_slot_name(config.name, table)
             snapshot = opened.enter_context(export_snapshot(config.source, slot, check))
             published, description, schema = self._read(snapshot, table, name)
@@ -277,7 +278,8 @@ class Verifier:
         The table is held for the block if ``options.repair`` is set.
         """
         config, check = self.config_ref.current, self._interrupt(name, cancelled)
-        self._await_transactions(config, self._patient(name, check, options.patience_s))
+        wait = TransactionWait(config.source, name, check, options.patience_s, options.told)
+        self._await_transactions(config, wait)
         held = self._hold(name, cancelled)
         repaired = threading.Event()
         release = Release(lambda: self.inbox.put(CutReleased(held.table, repaired.is_set())), self.max_held_s)
@@ -380,27 +382,10 @@ class Verifier:
                 raise self._not_reached(name) from None
             raise
 
-    def _await_transactions(self, config: PipelineConfig, check: Callable[[], None]) -> None:
+    def _await_transactions(self, config: PipelineConfig, wait: TransactionWait) -> None:
         """Wait until the transactions that run now have ended, so that a held table need not wait for them."""
-        with export_snapshot(config.source, copy_slot_name(config.name, TableId(0)), check):
+        with export_snapshot(config.source, copy_slot_name(config.name, TableId(0)), wait.interrupt):
             pass
-
-    def _patient(self, name: QualifiedTable, check: Callable[[], None], patience_s: float) -> Callable[[], None]:
-        """Return a function that calls ``check``, and raises if ``patience_s`` seconds have passed since now."""
-        begun = time.monotonic()
-
-        def wait() -> None:
-            check()
-            if time.monotonic() - begun > patience_s:
-                raise Transient(
-                    "verify_transactions_open",
-                    f"the verification of {name} waited for {patience_s / 60:g} minutes for transactions that were open"
-                    " when it began",
-                    hint="SELECT pid::text, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL"
-                    " UNION ALL SELECT gid, prepared, 'prepared transaction' FROM pg_prepared_xacts ORDER BY 2",
-                )
-
-        return wait
 
     def _interrupt(self, name: QualifiedTable, cancelled: threading.Event) -> Callable[[], None]:
         """Return a function that raises if the verification was cancelled or the pipeline stops."""
