@@ -78,7 +78,7 @@ def test_cache_keeps_the_newest_and_forgets_what_is_gone() -> None:
     seen = cache.observe(SHOP, at(60))
     assert seen is not None
     assert (seen.jobs, seen.pods) == ((), ())
-    cache.replace_all("Pipeline", "data", [], {}, at(60))
+    cache.replace_all("Pipeline", "data", [], {}, 10)
     assert cache.observe(SHOP, at(60)) is None
 
 
@@ -118,6 +118,23 @@ def test_table_sync_that_names_another_pipeline_leaves_the_first() -> None:
     assert seen.table_syncs == ()
 
 
+def test_a_list_that_takes_long_removes_nothing_later() -> None:
+    """While thousands of objects are listed, others are made, of which the list has none. They stay, and others go."""
+    cache = ClusterCache(DEFAULTS)
+    cache.put(merge(pipeline(), {"metadata": {"resourceVersion": "20"}}))
+    cache.put(merge(table_sync(), {"metadata": {"resourceVersion": "21"}}))
+    cache.put(merge(owned_body("Job", "shop-lag-1"), {"metadata": {"resourceVersion": "22"}}))
+    for version, stays in ((19, True), (30, False)):
+        cache.replace_owned("Job", "data", [], at(-60), version)
+        seen = cache.observe(SHOP, NOON)
+        assert seen is not None
+        assert bool(seen.jobs) is stays
+        cache.replace_all("TableSync", "data", [], {}, version)
+        assert bool(cache.table_syncs) is stays
+        cache.replace_all("Pipeline", "data", [], {}, version)
+        assert bool(cache.pipelines) is stays
+
+
 def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
     """The watch may report the end of an object after the next one of that name was created."""
     cache = ClusterCache(DEFAULTS)
@@ -133,23 +150,23 @@ def test_late_news_of_a_deletion_is_not_of_the_next_object() -> None:
 
 
 def test_pipelines_that_go_with_the_finalizer() -> None:
-    """It was removed by hand, so its objects are kept until they are taken. Without it, the operator has cleaned up."""
+    """It was removed by hand, so they are kept until they are forgotten. Without it, the clean-up was done."""
     cache = ClusterCache(DEFAULTS)
     held = merge(pipeline(), {"metadata": {"finalizers": ["levada.dev/cleanup"], "resourceVersion": "11"}})
     cache.put(held)
     cache.put(owned_body("ConfigMap", "shop-manifest"))
     cache.remove(merge(held, {"metadata": {"finalizers": [], "resourceVersion": "12"}}))
-    gone = cache.take_gone(SHOP, NOON)
+    gone = cache.observe_gone(SHOP, NOON)
     assert gone is not None
     assert gone.owned.get("ConfigMap", "shop-manifest")
-    assert cache.take_gone(SHOP, NOON) is None
+    cache.forget_gone(SHOP)
     cache.put(held)
     cache.put(merge(held, {"metadata": {"finalizers": [], "resourceVersion": "12"}}))
     cache.remove(held)
-    assert cache.take_gone(SHOP, NOON) is None
+    assert cache.observe_gone(SHOP, NOON) is None
     cache.put(held)
     cache.put(merge(held, {"metadata": {"uid": "uid-next", "resourceVersion": "13"}}))
-    gone = cache.take_gone(SHOP, NOON)
+    gone = cache.observe_gone(SHOP, NOON)
     assert gone is not None
     assert gone.pipeline.uid == "uid-shop"
 
@@ -219,7 +236,7 @@ def test_unread_settings_of_tables_are_known() -> None:
     assert seen().startswith("TableSync shop-public-orders: the namespace has too many")
     cache.put(masked)
     assert seen() == ""
-    cache.replace_all("TableSync", "data", [masked], {"b": "it has more than 1024 KiB"}, at(60))
+    cache.replace_all("TableSync", "data", [masked], {"b": "it has more than 1024 KiB"}, 99)
     assert seen() == "TableSync b: it has more than 1024 KiB"
     cache.drop("TableSync", "data", "b")
     assert seen() == ""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from levada.status.orphans import Orphan
@@ -60,6 +61,7 @@ class Controller:
 
     def __init__(self, config: Config, cluster: Cluster, fetch: Fetch, watch: Callable[..., ObjectWatch]) -> None:
         self.config = config
+        self._cluster = cluster
         self.cache = ClusterCache(config.defaults)
         self._turns = UpdateTurns(self.cache, config.defaults.updates.deadline)
         self.watchdog = Watchdog(time.monotonic)
@@ -158,6 +160,8 @@ class Controller:
                 await self._abandoned.review(self.cache.taken_over())
             try:
                 await self._sweeper.sweep(self.watched, _utcnow())
+                # The request for one of them may have failed.
+                await self._enqueue_changed(*self.cache.gone_keys())
             except RequestFailed as error:
                 _log.warning("cannot read the state of the cluster: %s", error)
                 # An API server that has no room for a read has none for a write.
@@ -227,19 +231,27 @@ class Controller:
             if has and (not needs or await self._reconcile(key)):
                 await self._set_finalizers(key, others)
                 # Its end may have been reported before the answer.
-                self.cache.take_gone(key, _utcnow())
+                self.cache.forget_gone(key)
             return
         if has is not needs:
             await self._set_finalizers(key, [*others, FINALIZER] if needs else others)
         await self._reconcile(key)
 
     async def _list_gone(self, key: PipelineKey) -> None:
-        """List what may be left of a Pipeline that went with its finalizer."""
+        """List what may be left of a Pipeline that went with its finalizer, if the API server has it no more."""
         now = _utcnow()
-        if (gone := self.cache.take_gone(key, now)) is None:
+        if (gone := self.cache.observe_gone(key, now)) is None:
+            return
+        run = asyncio.get_running_loop().run_in_executor
+        named = partial(
+            self._cluster.list_objects, "Pipeline", key.namespace, "", f"metadata.name={key.name}", metadata=True
+        )
+        there = await run(self._readers, named)
+        self.cache.forget_gone(key)
+        if there.unread or any(body["metadata"].get("uid") == gone.pipeline.uid for body in there.objects):
             return
         async with self._decisions.turn(key.namespace):
-            left = await asyncio.get_running_loop().run_in_executor(self._deciders, left_without_finalizer, gone)
+            left = await run(self._deciders, left_without_finalizer, gone)
         if left:
             _log.warning("%s/%s: %s", *key, left)
             await self._abandoned.add(Orphan(*key, gone.pipeline.uid, timestamp(now), shortened(left, MAX_MESSAGE)))

@@ -258,16 +258,16 @@ class Sweeper:
         try:
             async with self._place(namespace):
                 if slow_due:
-                    await self._list_own("Pipeline", namespace, now)
+                    await self._list_own("Pipeline", namespace)
                     mine = {k: b for k, b in self._cache.pipelines.items() if k.namespace == namespace}
                     # The watch cannot read either what a list cannot, so it misses nothing there.
                     listed = {k: str(b["metadata"]["resourceVersion"]) for k, b in mine.items() if "unread" not in b}
                     self._watchdog.compare(namespace, listed, watched)
                 if tables_due:
-                    await self._list_own("TableSync", namespace, now)
+                    await self._list_own("TableSync", namespace)
                 for kind in FAST_KINDS + SLOW_KINDS if slow_due else FAST_KINDS:
                     found = await self._list(kind, namespace, PIPELINE_LABEL)
-                    self._cache.replace_owned(kind, namespace, found.objects, now)
+                    self._cache.replace_owned(kind, namespace, found.objects, now, found.version)
                     self._fault(namespace, f"listed {kind}", _texts(kind, found))
                 if slow_due:
                     await self._list_config_maps(namespace, now)
@@ -287,9 +287,9 @@ class Sweeper:
         await self._enqueue(namespace)
         return None
 
-    async def _list_own(self, kind: str, namespace: str, now: datetime) -> None:
+    async def _list_own(self, kind: str, namespace: str) -> None:
         found = await self._list(kind, namespace)
-        self._cache.replace_all(kind, namespace, found.objects, {u.name: u.reason for u in found.unread}, now)
+        self._cache.replace_all(kind, namespace, found.objects, {u.name: u.reason for u in found.unread}, found.version)
         self._fault(namespace, f"listed {kind}", _texts(kind, found))
         self._cache.record_faults(namespace, f"watched {kind}", ())
         if kind != "Pipeline":
@@ -318,7 +318,7 @@ class Sweeper:
                 bodies += await self._manifest(body)
             elif (body["metadata"].get("labels") or {}).get(ROLE_LABEL) == STATE_ROLE or known is None:
                 bodies.append(body)
-        self._cache.replace_owned("ConfigMap", namespace, bodies, now)
+        self._cache.replace_owned("ConfigMap", namespace, bodies, now, found.version)
         self._fault(namespace, "listed ConfigMap", _texts("ConfigMap", found))
 
     async def _manifest(self, listed: Body) -> list[Body]:

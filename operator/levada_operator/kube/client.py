@@ -104,7 +104,7 @@ class ApiServer:
                     found.unread.append(Unread(head.get("namespace", ""), head["name"], reason))
                 else:
                     found.objects.append({**body, "apiVersion": group, "kind": kind})
-            following = _continue(rest[0])
+            following, found.version = _continue(rest[0])
             if not following:
                 return found
 
@@ -248,10 +248,12 @@ def _word(name: str) -> str:
     return quote(name, safe="")
 
 
-def _continue(text: bytes) -> str:
-    """Return the token of the list's next page, empty after the last one."""
+def _continue(text: bytes) -> tuple[str, int]:
+    """Return the token of the list's next page, empty after the last one, and the list's version."""
     try:
-        return str(json.loads(text)["metadata"].get("continue") or "")
+        metadata = json.loads(text)["metadata"]
+        version = str(metadata.get("resourceVersion") or "")
+        return str(metadata.get("continue") or ""), int(version) if version.isdecimal() else 0
     except (ValueError, LookupError, AttributeError, TypeError):
         raise RequestFailed(0, "the API server's list has no metadata") from None
 

@@ -49,6 +49,8 @@ class Listing:
 
     objects: list[dict[str, Any]] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
+    version: int = 0
+    """The state that was listed. An object of a later resourceVersion may be missing. 0 if it is not known."""
 
 
 class RequestFailed(Exception):  # noqa: N818 - it reads as what happened, as all our errors do

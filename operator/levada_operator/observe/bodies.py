@@ -20,7 +20,7 @@ def put_newer(objects: dict[_K, Body], key: _K, body: Body) -> bool:
     if known is None or known["metadata"].get("uid") != body["metadata"].get("uid"):
         objects[key] = body
         return True
-    if _version(body) < _version(known) or body == known:
+    if version_of(body) < version_of(known) or body == known:
         return False
     objects[key] = body
     return _without_status(body) != _without_status(known)
@@ -40,6 +40,7 @@ def readable(read: Callable[[Body], _T], bodies: Iterable[Body]) -> Iterator[_T]
             _log.exception("%s %s cannot be read", body["kind"], "/".join(body["metadata"].get(k, "") for k in _PLACE))
 
 
-def _version(body: Body) -> int:
+def version_of(body: Body) -> int:
+    """Return the resourceVersion, 0 if it is no number."""
     version = str(body["metadata"].get("resourceVersion", "0"))
     return int(version) if version.isdigit() else 0

@@ -24,7 +24,7 @@ from levada_operator.names import (
     driver_pod,
     staging_name,
 )
-from levada_operator.observe.bodies import put_newer, readable
+from levada_operator.observe.bodies import put_newer, readable, version_of
 from levada_operator.observe.creation import CreationFailure, owners_without_pods
 from levada_operator.observe.gone_pipelines import GonePipelines
 from levada_operator.observe.named_slots import NamedSlots
@@ -41,7 +41,6 @@ from levada_operator.observe.objects import (
     read_job,
     read_pipeline,
     read_table_sync,
-    read_time,
 )
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import read_pod
@@ -260,10 +259,18 @@ class ClusterCache:
         ):  # fmt: skip
             known.pop(key, None)
 
-    def take_gone(self, key: PipelineKey, now: datetime) -> Observed | None:
-        """Return, once, the last state of a Pipeline that went with the operator's finalizer, None for any other."""
-        gone = self._gone.take(key)
+    def observe_gone(self, key: PipelineKey, now: datetime) -> Observed | None:
+        """Return the last state of a Pipeline that went with the operator's finalizer, None for any other."""
+        gone = self._gone.get(key)
         return None if gone is None else self._observed(key, *gone, now, 0)
+
+    def gone_keys(self) -> list[PipelineKey]:
+        """Return the Pipelines that `observe_gone` returns."""
+        return self._gone.keys()
+
+    def forget_gone(self, key: PipelineKey) -> None:
+        """Forget that a Pipeline went with the finalizer."""
+        self._gone.forget(key)
 
     def _drop_child(self, owner: PipelineKey, child: ObjectKey) -> None:
         body = self._children[owner].pop(child)
@@ -293,10 +300,10 @@ class ClusterCache:
         """Store the refusals of a Pipeline's last plan."""
         self._refusals[key] = refusals
 
-    def replace_owned(self, kind: str, namespace: str, bodies: Iterable[Body], now: datetime) -> None:
+    def replace_owned(self, kind: str, namespace: str, bodies: Iterable[Body], now: datetime, version: int = 0) -> None:
         """Store a complete list of a namespace's owned objects of a kind, and remove those that are missing from it.
 
-        Objects written within the last `_TRUST_WRITES_FOR` stay.
+        Objects later than ``version`` of the list stay, and those written within the last `_TRUST_WRITES_FOR`.
         """
         there: set[tuple[PipelineKey, ObjectKey]] = set()
         bodies = [body for body in bodies if self.owner_of(body) is not None]
@@ -307,17 +314,18 @@ class ClusterCache:
         self._written_at = {k: at for k, at in self._written_at.items() if age_of(at, now) < _TRUST_WRITES_FOR}
         for owner, mine in self._children.items():
             for key in [k for k in mine if k.kind == kind and owner.namespace == namespace]:
-                if (owner, key) not in there and (owner, key) not in self._written_at:
+                is_later = 0 < version < version_of(mine[key])
+                if (owner, key) not in there and (owner, key) not in self._written_at and not is_later:
                     self._drop_child(owner, key)
         self.record_faults(namespace, kind, [text for _, text in faults])
 
     def replace_all(
-        self, kind: str, namespace: str, bodies: Iterable[Body], unread: Mapping[str, str], now: datetime
+        self, kind: str, namespace: str, bodies: Iterable[Body], unread: Mapping[str, str], version: int
     ) -> None:
         """Store a complete list of a namespace's Pipelines or TableSyncs, and remove those that are missing from it.
 
-        Objects created within the last `_TRUST_WRITES_FOR` stay, and those with a name in ``unread``, which has the
-        reasons.
+        Objects later than ``version`` of the list stay, because a list may take long, and those with a name in
+        ``unread``, which has the reasons.
         """
         bodies = list(bodies)
         if kind == "TableSync":
@@ -326,7 +334,7 @@ class ClusterCache:
         there = {body["metadata"]["name"] for body in bodies} | unread.keys()
         known: Mapping[Any, Body] = self.pipelines if kind == "Pipeline" else self.table_syncs
         for place in [place for place in known if place[0] == namespace and place[1] not in there]:
-            if abs(now - read_time(known[place]["metadata"]["creationTimestamp"])) > _TRUST_WRITES_FOR:
+            if version_of(known[place]) <= version:
                 self.drop(kind, *place)
         self.record_faults(namespace, kind, [text for _, text in faults])
 

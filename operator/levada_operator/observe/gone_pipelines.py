@@ -14,7 +14,7 @@ from levada_operator.observe.objects import Body, ObjectKey, PipelineKey
 
 
 class GonePipelines:
-    """Those that were not taken yet. Each is taken when its Pipeline is reconciled the next time."""
+    """Those that were not looked at yet, as they are when their Pipeline is reconciled the next time."""
 
     def __init__(self) -> None:
         self._gone: dict[PipelineKey, tuple[Body, dict[ObjectKey, Body]]] = {}
@@ -24,6 +24,14 @@ class GonePipelines:
         if FINALIZER in (body["metadata"].get("finalizers") or ()):
             self._gone[key] = body, dict(children)
 
-    def take(self, key: PipelineKey) -> tuple[Body, dict[ObjectKey, Body]] | None:
-        """Return a Pipeline and its objects, once."""
-        return self._gone.pop(key, None)
+    def get(self, key: PipelineKey) -> tuple[Body, dict[ObjectKey, Body]] | None:
+        """Return a Pipeline and its objects."""
+        return self._gone.get(key)
+
+    def keys(self) -> list[PipelineKey]:
+        """Return all of them."""
+        return [*self._gone]
+
+    def forget(self, key: PipelineKey) -> None:
+        """Forget a Pipeline."""
+        self._gone.pop(key, None)
