@@ -45,6 +45,8 @@ _EVERYWHERE: Final = 0.04
 _EMPTYING: Final = ("delete all", "truncate")
 _HOLLOW: Final = (*[["delete all"]] * 3, ["update", "delete all"], ["delete"], ["truncate"])
 """Statements after which a table has few rows or none."""
+_REFILLED: Final = 0.5
+"""The share of the tables that get rows at the end of a phase."""
 _MUCH: Final = ("insert much", "insert much", "update much", "move many keys", "delete much")
 _LARGE: Final = (
     "CREATE TABLE {s}.large (k1 int PRIMARY KEY, k2 int, c1 text, c2 int[], big text NOT NULL DEFAULT '')",
@@ -310,7 +312,7 @@ class Generator:
             self._statement(kind, number)
         for _ in range(self.rng.choice((1, 1, 2))):
             self._statement(None, number, _OVER_FILES)
-        for kind in self.rng.choice(([], ["insert"], ["upsert", "update"])):
+        for kind in self.rng.choice(([], ["insert many"], ["insert"], ["upsert", "update"])):
             self._statement(kind, number)
         self.draw.focus, self.careful = "", False
 
@@ -465,5 +467,16 @@ class Generator:
             if session.open:
                 self._control("ROLLBACK" if session.failed else "COMMIT", number)
             self.sessions[number] = _Session()
+        self._refill()
         self.player.end_phase()
         self.phase += 1
+
+    def _refill(self) -> None:
+        """Insert rows into some tables, so that most have some which can differ, and some which can be emptied."""
+        self._refresh(0)
+        self.careful = True
+        for table in [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]:
+            if self.rng.random() < _REFILLED:
+                self.draw.focus = table
+                self._statement(self.rng.choice(("insert", "insert many")))
+        self.draw.focus, self.careful = "", False

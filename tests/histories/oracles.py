@@ -41,6 +41,7 @@ _CHANGING: Final = frozenset({
 """Statements that update or delete rows, or do so before the table has no identity any more."""
 SQL: Final = re.compile(r"(?:ALTER|CREATE|DROP) [A-Z]+ [^;,]*(?=[;,]|$)")
 """Statements in a hint."""
+_LINES: Final = 12
 UNHEALED: Final = "not copied again"
 Suspect = tuple[str, str, str]
 """The letter of the oracle, the kind of fault, and the details."""
@@ -106,13 +107,19 @@ class Look:
     def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
         error, kinds = table["error"], self.player.kinds(table["id"])
         if healed and "levada re" in error["solution"] and not any(d in error["solution"] for d in _DECISIONS):
-            what = f"{table['name']} after {error['solution']!r}: {error['reason']} Its copy: {table['resync']}"
+            what = f"{table['name']} after {error['solution']!r}: {error['reason']}\n{self._said(table)}"
             yield "d", f"not healed {error['code']}", what
         elif error["retryPolicy"] == "TimedRetry" and self.world.form.resync and not SQL.search(error["solution"]):
             yield "d", f"{UNHEALED} {error['code']}", f"{table['name']}: {error['reason']}"
         elif not explained(error["code"], kinds, calm=table["name"] == "calm", form=self.world.form):
             oracle = "c" if table["name"] == "calm" else "d"
             yield oracle, error["code"], f"{table['name']}: {error['reason']} Its statements: {sorted(kinds)}"
+
+    def _said(self, table: dict[str, Any]) -> str:
+        """Return the last lines of the engine's log on a table, and its copy."""
+        name = f"{table['schema']}.{table['name']}"
+        lines = [line[:200] for line in self.world.engine.log.splitlines() if name in line]
+        return "\n".join([*lines[-_LINES:], f"its copy: {table['resync']}"])
 
 
 def _shape(text: str) -> str:

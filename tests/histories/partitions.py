@@ -249,7 +249,7 @@ def truncate_partition(draw: Draw) -> Made:
     return part, [f"TRUNCATE {part.sql}"]
 
 
-@statement("identity of partitions", 6)
+@statement("identity of partitions", 9)
 def identity_of_partitions(draw: Draw) -> Made:
     """Set the replica identity of a root and its partitions, in any order, with or without rows between.
 
@@ -266,13 +266,11 @@ def identity_of_partitions(draw: Draw) -> Made:
     order = [*parts, root]
     if draw.odds(0.2):
         draw.rng.shuffle(order)
-    statements = []
+    statements = [_fill(draw, root, 4)] if draw.odds(0.6) else []
     for table in order:
         statements.append(f"ALTER TABLE {table.sql} REPLICA IDENTITY {identity}")
         if draw.odds(0.3):
-            row = ", ".join(value(draw.rng, c.type, key=True) for c in keys)
-            names = ", ".join(quoted(c.name) for c in keys)
-            statements.append(f"INSERT INTO {root.sql} ({names}) VALUES ({row}) ON CONFLICT DO NOTHING")
+            statements.append(_fill(draw, root, 1))
         elif draw.odds(0.85):
             column = quoted(draw.one([c for c in root.columns if c.writable]).name)
             statements.append(f"UPDATE {root.sql} SET {column} = {column}")

@@ -10,7 +10,7 @@ from tests.histories.world import Form, world
 from tests.rigs.database import StartPostgres
 
 SEEDS = (11, 12, 22, 28)
-"""Those of the first ones that have the most kinds of statements."""
+"""Some that have many kinds of statements."""
 
 
 def test_no_oracle_refutes_a_history(start_postgres: StartPostgres, own_process: None) -> None:

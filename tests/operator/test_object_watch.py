@@ -13,6 +13,7 @@ from tests.rigs.waiting import LIMIT_S
 
 from levada_operator.app.credentials import Credentials
 from levada_operator.app.object_watch import ObjectWatch
+from levada_operator.app.watch_shares import WatchShares
 from levada_operator.kube.items import Unread
 
 Lines = list[dict[str, Any]]
@@ -64,6 +65,9 @@ def watched(*connections: Lines | int) -> tuple[list[str], list[tuple[str, str]]
     def unread(kind: str, what: Unread) -> None:
         reported.append((f"unread {kind}", f"{what.namespace}/{what.name}"))
 
+    def left_out(kind: str, namespace: str) -> None:
+        reported.append((f"left out {kind}", namespace))
+
     async def script() -> None:
         app = web.Application()
         app.router.add_get("/{path:.*}", answer)
@@ -76,7 +80,16 @@ def watched(*connections: Lines | int) -> tuple[list[str], list[tuple[str, str]]
             f"http://127.0.0.1:{port}", ssl.create_default_context(), lambda: {"Authorization": "Bearer t"}
         )
         task = asyncio.create_task(
-            ObjectWatch(found, "TableSync", "data", changed, unread, lambda: missed.append(None)).run()
+            ObjectWatch(
+                found,
+                "TableSync",
+                "data",
+                changed,
+                unread,
+                lambda: missed.append(None),
+                left_out,
+                WatchShares(lambda: 0.0),
+            ).run()
         )
         await asyncio.wait_for(over.wait(), LIMIT_S)
         task.cancel()

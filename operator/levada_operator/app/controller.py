@@ -24,6 +24,7 @@ from levada_operator.app.progress_reader import Fetch, ProgressReader
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.sweeper import Sweeper
 from levada_operator.app.update_turns import UpdateTurns
+from levada_operator.app.watch_shares import WatchShares
 from levada_operator.app.watchdog import Watchdog
 from levada_operator.decide.conditions import MAX_MESSAGE, shortened, timestamp
 from levada_operator.decide.deletion import left_without_finalizer
@@ -82,8 +83,9 @@ class Controller:
             progress=self._progress,
             detect_storage=config.defaults.staging.use is VolumeUse.DETECT,
         )
+        shares = WatchShares(time.monotonic)
         self._watches = [
-            watch(kind, namespace, self.event, self._unread, self._sweeper.list_tables_next)
+            watch(kind, namespace, self.event, self._unread, self._sweeper.list_tables_next, self._left_out, shares)
             for kind in ("Pipeline", "TableSync")
             for namespace in config.namespaces or (None,)
         ]
@@ -139,6 +141,11 @@ class Controller:
         """Record an object that the watch could not read."""
         self._heard(kind, unread.namespace)
         self._sweeper.note_unread(kind, unread)
+
+    def _left_out(self, kind: str, namespace: str) -> None:
+        """List a namespace next, of which an event of the watch was left out."""
+        self._heard(kind, namespace)
+        self._sweeper.list_next(namespace)
 
     def _heard(self, kind: str, namespace: str) -> None:
         if kind == "Pipeline":
@@ -204,6 +211,7 @@ class Controller:
         if body is None:
             # However many Pipelines a tenant makes and deletes, no memory stays.
             MEMOS.forget(key)
+            self.watched.pop(key, None)
             self._storage_listed_for.pop(key, None)
             await self._write_lone_tables(key)
             return

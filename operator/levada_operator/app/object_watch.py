@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, T
 
 from levada_operator.act.metrics import FAULTS
 from levada_operator.app.credentials import Credentials
+from levada_operator.app.watch_shares import WatchShares
 from levada_operator.kube.interface import RESOURCES
 from levada_operator.kube.items import MAX_OBJECT, Unread, identify, parse_object
 
@@ -30,6 +32,7 @@ _GONE: Final = 410
 _BUFFER: Final = 1 << 20
 """Bytes that are read ahead. With fewer, an object of a megabyte takes many turns of the event loop."""
 
+_ABOUT_OBJECTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED"})
 _EVENT: Final = re.compile(rb'\{"type":\s*"([A-Z]+)",\s*"object":\s*')
 _MAX_LINE: Final = MAX_OBJECT + (1 << 12)
 
@@ -40,8 +43,9 @@ Changed = Callable[[str, dict[str, Any]], Awaitable[None]]
 class ObjectWatch:
     """Reports the objects of a kind in a namespace, or in all, as they are and as they change.
 
-    ``changed`` is called with each event, ``unread`` with what is known of an object that is too large or too deep, and
-    ``missed`` when deletions may have been missed. After an interruption the watch continues where it was.
+    ``changed`` is called with each event, ``unread`` with what is known of an object that is too large or too deep,
+    ``left_out`` with the kind and the namespace of an event beyond the namespace's share, and ``missed`` when deletions
+    may have been missed. After an interruption the watch continues where it was.
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class ObjectWatch:
         changed: Changed,
         unread: Callable[[str, Unread], None],
         missed: Callable[[], None],
+        left_out: Callable[[str, str], None],
+        shares: WatchShares,
     ) -> None:
         resource = RESOURCES[kind]
         where = f"/namespaces/{namespace}" if namespace else ""
@@ -61,6 +67,8 @@ class ObjectWatch:
         self._changed = changed
         self._unread = unread
         self._missed = missed
+        self._left_out = left_out
+        self._shares = shares
         # The API server begins with an event for each object that there is.
         self._version = "0"
 
@@ -98,10 +106,17 @@ class ObjectWatch:
         if head is None:
             raise ValueError("the API server sent no event")
         kind, text = head[1].decode(), line[head.end() : -1]
+        if kind in _ABOUT_OBJECTS and (namespace := self._shares.beyond(line)):
+            self._left_out(self._kind, namespace)
+            return True
+        begun_s = time.thread_time()
         body = parse_object(text) if len(line) <= _MAX_LINE else f"it has more than {MAX_OBJECT >> 10} KiB"
         if isinstance(body, str):
-            self._unread(self._kind, identify(text, body))
+            unread = identify(text, body)
+            self._shares.charge(unread.namespace, time.thread_time() - begun_s)
+            self._unread(self._kind, unread)
             return True
+        self._shares.charge(str((body.get("metadata") or {}).get("namespace", "")), time.thread_time() - begun_s)
         if kind == "ERROR":
             if body.get("code") != _GONE:
                 raise ValueError(body.get("message", "the API server reports no reason"))

@@ -85,6 +85,8 @@ class Sweeper:
         self._progress = progress
         self._turn = 0
         self._tables_due = False
+        self._due: set[str] = set()
+        """Namespaces whose Pipelines and TableSyncs are listed next, whatever the turn is."""
         self._may_list_storage = detect_storage
         self._discovery: asyncio.Task[set[str]] | None = None
         self._listing: dict[str, _Listing] = {}
@@ -106,7 +108,7 @@ class Sweeper:
         self._turn += 1
         if slow_due:
             await self.list_storage()
-        found = await self._found(discover=tables_due)
+        found = sorted({*await self._found(discover=tables_due), *self._due})
         for namespace in found:
             self._begin(namespace, slow_due, tables_due, watched, now)
         begun, failures = len(self._listing), await self._ended(wait_s, now)
@@ -138,6 +140,10 @@ class Sweeper:
         """List all Pipelines and TableSyncs in the next sweep, because their watch may have missed deletions."""
         self._tables_due = True
 
+    def list_next(self, namespace: str) -> None:
+        """List all kinds of a namespace in the next sweep, because the watch has left out an event of it."""
+        self._due.add(namespace)
+
     async def is_listed(self, namespace: str, watched: Mapping[PipelineKey, str], now: datetime) -> bool:
         """Return True if all kinds of a namespace's objects were listed at least once, as far as they can be.
 
@@ -153,7 +159,9 @@ class Sweeper:
         """Begin to list a namespace, unless it is under way."""
         if namespace not in self._listing or self._listing[namespace].task.done():
             new = namespace not in self._listed
-            work = self._sweep_namespace(namespace, slow_due or new, tables_due or new, watched, now)
+            whole = new or namespace in self._due
+            self._due.discard(namespace)
+            work = self._sweep_namespace(namespace, slow_due or whole, tables_due or whole, watched, now)
             task = asyncio.create_task(work, name=f"sweep {namespace}")
             self._listing[namespace] = _Listing(task, asyncio.get_running_loop().time())
             self._listed_since.setdefault(namespace, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import bz2
+import threading
 from typing import Any, Final
 
 import pytest
@@ -194,6 +195,37 @@ def test_pipelines_that_are_deleted_and_made_again(place: Place) -> None:
     place.tenant.create(hostile.stateful_set("kept-driver-2", owner=kept))
     place.holds()
     place.tenant.patch("pipeline", "kept", {"metadata": {"finalizers": None}})
+
+
+def test_pipelines_that_are_changed_all_the_time(place: Place) -> None:
+    """Large ones, by several hands at once. Another namespace's change waits for none of them."""
+    dense = {"podTemplate": {"spec": {"x": [0] * 150_000}}}
+    over = threading.Event()
+
+    def change(name: str) -> None:
+        number = 0
+        while not over.is_set():
+            number += 1
+            place.tenant.patch("pipeline", name, {"metadata": {"annotations": {"turn": str(number)}}})
+
+    names = [f"busy-{number}" for number in range(4)]
+    for name in names:
+        place.tenant.pipeline(name, suspend=True, driver=dense)
+    threads = [threading.Thread(target=change, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            place.holds()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    # What the watch has left out is seen by a list.
+    place.tenant.pipeline("after", suspend=True)
+    eventually(lambda: condition(place.tenant.kubectl, "Suspended", "after") == ("True", "Drained"))
+    for name in names:
+        place.tenant.delete("pipeline", name)
 
 
 def test_many_table_syncs_without_a_pipeline(place: Place) -> None:
