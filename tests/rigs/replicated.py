@@ -38,14 +38,19 @@ class Replicated:
         self.pipeline: Pipeline | None = None
         self.storage = MemoryStorage()
 
-    def start(self, ordering: str = "Table", *, wait: bool = True, compare: bool = False, **more: Any) -> None:
-        """Start the pipeline, and wait until it has caught up. With ``compare``, a lost slot costs a comparison."""
+    def start(
+        self, ordering: str = "Table", *, wait: bool = True, compare: bool = False, resync: bool = False, **more: Any
+    ) -> None:
+        """Start the pipeline, and wait until it has caught up.
+
+        With ``compare``, a lost slot costs a comparison, and with ``resync`` a copy.
+        """
         name = self.db.name.replace("_", "-")
         publication = more.pop("publication", PublicationConfig(f"levada_{self.db.name}"))
         config = PipelineConfig(
             name,
             self.db.connection,
-            SlotConfig(f"levada_{self.db.name}", resync_when_lost=compare, compare_when_lost=compare),
+            SlotConfig(f"levada_{self.db.name}", resync_when_lost=compare or resync, compare_when_lost=compare),
             publication,
             StagingConfig(f"file://{self.folder / 'staging'}", durable=True),
             self.folder,

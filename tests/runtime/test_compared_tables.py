@@ -9,7 +9,9 @@ from tests.rigs.pipeline import reach
 from tests.rigs.replicated import Replicated, replicated
 from tests.rigs.waiting import until
 
-from levada.status import Progress
+from levada.runtime.config import TableConfig
+from levada.status import Progress, RetryPolicy
+from levada.values import CopyMode, QualifiedTable
 
 __all__ = ["replicated"]
 
@@ -97,6 +99,29 @@ def test_a_pending_comparison_outlives_the_process(replicated: Replicated) -> No
     replicated.wait_caught_up()
     assert_equal(replicated)
     assert len(rows - versions(replicated)) == 30
+
+
+@pytest.mark.parametrize("policy", ["resync", "compare"])
+def test_a_table_that_is_not_copied_keeps_its_rows(replicated: Replicated, policy: str) -> None:
+    """The stream has brought them, and a copy would leave them out: the table is parked until a resync is requested."""
+    part = {"tables": {QualifiedTable("public", "t"): TableConfig(copy_mode=CopyMode.NONE)}}
+    replicated.db.execute(*TABLES)
+    replicated.start(**{policy: True}, **part)
+    replicated.db.execute("INSERT INTO t SELECT g, 'v', '' FROM generate_series(200, 209) g")
+    replicated.wait_caught_up()
+    rows = versions(replicated)
+    assert len(rows) == 10
+    lose_slot(replicated)
+    for _ in range(2):
+        replicated.start(wait=False, **{policy: True}, **part)
+        pipeline = replicated.pipeline
+        assert pipeline is not None
+        found = reach(pipeline, lambda p: [t.phase for t in p.tables] == ["Ready", "Errored"])
+        [error] = [t.error for t in found.tables if t.error]
+        assert (error.code, error.retry_policy) == ("slot_lost", RetryPolicy.NO_RETRY)
+        assert "levada resync MANIFEST public.t" in error.solution
+        assert versions(replicated) == rows
+        pipeline.stop()
 
 
 @pytest.mark.nightly

@@ -188,6 +188,11 @@ class TableConfig:
         return self.copy_mode is CopyMode.NONE or bool(self.copy_where)
 
     @property
+    def held_when_lost(self) -> bool:
+        """True if no copy is made by itself when changes were lost: it would remove what the stream has brought."""
+        return self.copies_part and self.on_unstreamable is not OnUnstreamable.RESYNC
+
+    @property
     def choice(self) -> ColumnChoice:
         """The columns with their types and masks."""
         return ColumnChoice(self.excluded_columns, self.stored_types, self.masks)

@@ -50,7 +50,7 @@ from levada.runtime.source.slips import require_no_slip
 from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
 from levada.runtime.source.table_sizes import TableSizes
 from levada.runtime.tables.append_record import publication_names, record_append
-from levada.runtime.tables.comparisons import Comparisons
+from levada.runtime.tables.comparisons import Comparisons, held_parts
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
 from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
@@ -362,9 +362,11 @@ def _ensure_slot(
                 hint=f"copy them again: {RESYNC_ALL} (or set spec.source.slot.onLost: Resync). To write only the rows"
                 " that differ, set spec.source.slot.onLost: Compare",
             )
-    comparisons = Comparisons.after(store, lost) if lost is not None and config.slot.compare_when_lost else None
+    parts = {t.id: t.name for t in found.published if config.table(t.name).held_when_lost}
+    held = {} if lost is None else held_parts(store, lost, parts)
+    comparisons = Comparisons.after(store, lost, held) if lost is not None and config.slot.compare_when_lost else None
     # First, so that a process that ends here leaves no table that would continue from the new slot.
-    store.update_table_replication_states(begun if comparisons is None else comparisons.phases)
+    store.update_table_replication_states({**begun, **held} if comparisons is None else comparisons.phases)
     status = inspect_slot(connection, config.slot.name)
     if status is not None:
         with contextlib.suppress(SlotLost):

@@ -20,7 +20,7 @@ from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.status import RetryPolicy
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import Errored, FinishedCopy, Init, SyncDone, TableReplicationPhase
-from levada.values import Lsn, TableId
+from levada.values import Lsn, QualifiedTable, TableId, resync_command
 
 _log = logging.getLogger(__name__)
 
@@ -41,20 +41,23 @@ _MISSED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """The phases of the tables after a lost slot. Those that were copied completely wait for their comparison."""
+    """The phases of the tables after a lost slot. Those that were copied completely wait for their comparison.
+
+    ``held`` are those of them that are parked until a resync is requested, see `held_parts`.
+    """
 
     phases: Mapping[TableId, TableReplicationPhase]
+    held: Mapping[TableId, Errored]
 
     @classmethod
-    def after(cls, store: PipelineStore, lost: SlotLost) -> Self:
+    def after(cls, store: PipelineStore, lost: SlotLost, held: Mapping[TableId, Errored]) -> Self:
         """Return the phase of each table whose copy has begun, so that none goes on without what it missed."""
-        return cls(
-            {
-                table: _pending(lost) if _was_copied(store, table, phase) else Init()
-                for table, phase in store.get_table_replication_states().items()
-                if not isinstance(phase, Init)
-            }
-        )
+        found = {
+            table: _pending(lost) if _was_copied(store, table, phase) else Init()
+            for table, phase in store.get_table_replication_states().items()
+            if not isinstance(phase, Init)
+        }
+        return cls({**found, **held}, held)
 
     def begin(self, store: PipelineStore, publication: PublicationState, known: Lsn, position: Lsn) -> bool:
         """Let the tables be compared, whose phases are stored, from a new slot at ``position`` on.
@@ -65,13 +68,37 @@ class Comparisons:
         """
         if known >= position:
             _log.warning("all tables are copied: the new slot begins at %s, and WAL up to %s was read", position, known)
-            store.update_table_replication_states(dict.fromkeys(self.phases, Init()))
+            store.update_table_replication_states(dict.fromkeys(self.phases.keys() - self.held.keys(), Init()))
             return False
         pending = {table for table, phase in self.phases.items() if awaits_comparison(phase)}
         ahead = {table for table in pending if _is_beyond(store.get_phase_before_error(table), position)}
         store.update_table_replication_states(dict.fromkeys(ahead, Init()))
         renew_memberships(store, publication, pending - ahead)
         return True
+
+
+def held_parts(store: PipelineStore, lost: SlotLost, parts: Mapping[TableId, QualifiedTable]) -> dict[TableId, Errored]:
+    """Return the phase of each of the tables ``parts``, which copy a part or nothing, whose copy was complete.
+
+    Such a table cannot be compared, and a copy would remove the rows that the stream has brought, of which the source
+    may have none any more.
+    """
+    phases = store.get_table_replication_states()
+    return {
+        table: Errored(
+            codes.SLOT_LOST,
+            f"{name} missed changes ({lost.code}), and a copy would remove the rows that came by the stream, as its"
+            " copy.mode or copy.where leaves them out",
+            f"to go on without these rows: {resync_command(name)}",
+            RetryPolicy.NO_RETRY,
+        )
+        for table, name in parts.items()
+        if table in phases and not isinstance(at_restart(_before_error(store, table, phases[table])), Init)
+    }
+
+
+def _before_error(store: PipelineStore, table: TableId, phase: TableReplicationPhase) -> TableReplicationPhase:
+    return (store.get_phase_before_error(table) or Init()) if isinstance(phase, Errored) else phase
 
 
 def _is_beyond(phase: TableReplicationPhase | None, position: Lsn) -> bool:

@@ -107,7 +107,7 @@ def copies_again(config: PipelineConfig, table: QualifiedTable, code: str, polic
     With the policy NO_RETRY it missed changes, so that only a copy resolves the error, whatever its code.
     """
     if code == codes.SOURCE_CHANGED:
-        return config.slot.resync_when_lost
+        return config.slot.resync_when_lost and not config.table(table).held_when_lost
     missed = policy is RetryPolicy.NO_RETRY
     return (missed or (policy is RetryPolicy.MANUAL_RETRY and code in COPIED_AGAIN)) and config.table(
         table
