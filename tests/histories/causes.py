@@ -56,7 +56,7 @@ CAUSES: Final = {
     "partition_type_unsupported": _VALUES,
     "partition_value_unrepresentable": frozenset({"insert", "insert many", "copy", "upsert", "update", "merge"}),
     "table_renamed": frozenset({"rename schema", "rename table", "set schema"}),
-    "ambiguous_columns": _COLUMNS | {"create table"},
+    "ambiguous_columns": _COLUMNS | {"create table", "inheritance"},
 }
 _WITHOUT_TRIGGER: Final = {
     "table_rewritten": frozenset({"truncate", "truncate partition", "persistence"}),

@@ -53,6 +53,19 @@ KEPT: Final = (
             ("swap tables", "ALTER TABLE {s}.swapped RENAME TO t2", '{s}."swapped"'),
         ),
     ),
+    # The hint of a change that was made before the table got another name reaches the table, and not the one that has
+    # its former name.
+    _history(
+        (_KEYED, _ROWS),
+        (
+            ("begin", "BEGIN", ""),
+            ("add column", "ALTER TABLE {s}.t1 ADD COLUMN c text[] DEFAULT '{}'", _TABLE),
+            _AGAIN,
+            ("rename table", "ALTER TABLE {s}.t1 RENAME TO moved", _TABLE),
+            ("create table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY)", ""),
+            ("commit", "COMMIT", ""),
+        ),
+    ),
     # A hint of a partitioned table without identity corrects its partitions too.
     _history(
         (

@@ -47,6 +47,13 @@ def test_variable_goes_before_the_operators_file(operators: dict[str, str], monk
     assert found["spark.driver.port"] == operators["spark.driver.port"]
 
 
+def test_a_pods_address_of_ipv6_is_in_brackets(operators: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubernetes writes it without them, and Spark refuses it so."""
+    text = copy_spark_properties(3).replace("$(LEVADA_POD_IP)", "fd00::7").replace("$(LEVADA_POD_NAME)", "copy-x")
+    monkeypatch.setenv("LEVADA_SPARK_CONF", text)
+    assert settings({})["spark.driver.host"] == "[fd00::7]"
+
+
 def test_operators_file_goes_before_the_defaults(operators: dict[str, str]) -> None:
     """All of the operator's settings hold. Only the executors' names get the time of the start."""
     found, prefix = settings({}), "spark.kubernetes.executor.podNamePrefix"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import LiteralString
 
 import pytest
 from tests.rigs.database import Database, StartPostgres
@@ -12,9 +13,10 @@ from tests.rigs.database import Database, StartPostgres
 from levada.errors import LevadaError, Transient
 from levada.postgres.preflight import PreflightRequest, preflight
 from levada.postgres.problems import Severity
-from levada.postgres.publications import ensure_coverage
+from levada.postgres.publication_owners import mark_publication
+from levada.postgres.publications import drop_publication, ensure_coverage
 from levada.postgres.table_locks import locks_named, read_table_locks
-from levada.values import QualifiedTable
+from levada.values import PipelineOwner, QualifiedTable
 
 ORDERS = QualifiedTable("public", "orders")
 
@@ -91,3 +93,26 @@ def test_check_names_the_holder(orders: Database) -> None:
         problems = preflight(replace(orders.connection, session_options=options), request)
         assert [(p.code, p.severity) for p in problems] == [("table_locked", Severity.WARNING)]
         assert f"locked by PID {other.info.backend_pid}" in problems[0].message
+
+
+@pytest.mark.parametrize("statement", ["COMMENT ON PUBLICATION p IS 'x'", "ALTER PUBLICATION p ADD TABLE orders"])
+@pytest.mark.since(15)
+def test_the_holder_of_a_publication_is_named(orders: Database, statement: LiteralString) -> None:
+    """Each change of a publication that waits for another session's change names that session, and ends in a second."""
+    orders.execute("CREATE PUBLICATION p")
+    options = orders.connection.session_options.replace("lock_timeout=1s", "lock_timeout=50ms")
+    with replace(orders.connection, session_options=options).connect() as c, orders.connect() as other:
+        other.execute("BEGIN")
+        other.execute(statement)
+        changes: list[Callable[[], object]] = [
+            lambda: mark_publication(c, "p", PipelineOwner("uid", "shop")),
+            lambda: drop_publication(c, "p"),
+        ]
+        for change in changes:
+            with pytest.raises(Transient) as refused:
+                change()
+            assert refused.value.code == "table_locked"
+            assert f"it is being changed by PID {other.info.backend_pid}" in refused.value.message
+            assert f"pg_terminate_backend({other.info.backend_pid})" in refused.value.hint
+        other.execute("ROLLBACK")
+        assert drop_publication(c, "p")

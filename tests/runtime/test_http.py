@@ -145,6 +145,18 @@ def test_bound_to_loopback_unless_told_otherwise() -> None:
     server.close()
 
 
+@pytest.mark.parametrize(
+    ("bound", "at"), [("::", ["127.0.0.1", "[::1]"]), ("::1", ["[::1]"]), ("0.0.0.0", ["127.0.0.1"])]
+)
+def test_addresses_of_both_kinds_are_served(bound: str, at: list[str]) -> None:
+    """A pod has an address of IPv6 alone in some clusters. The published address is one of this machine."""
+    with ProgressServer(running, host=bound) as server:
+        port = server.address.rpartition(":")[2]
+        for address in [f"http://{host}:{port}" for host in at] + [server.address]:
+            with urllib.request.urlopen(f"{address}/v1/progress", timeout=LIMIT_S) as answer:
+                assert answer.status == 200
+
+
 def test_token_is_asked_for_progress_and_metrics(tmp_path: Path) -> None:
     """With a token, progress and metrics are for requests that have it. Probes need none, as a kubelet has none."""
     file = tmp_path / "token"
@@ -393,7 +405,8 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def test_another_pod_starts_nothing_and_reads_no_values() -> None:
+@pytest.mark.parametrize("bound", ["0.0.0.0", "::"])
+def test_another_pod_starts_nothing_and_reads_no_values(bound: str) -> None:
     """Over the network, by requests such as any pod can send where no plugin enforces policies. Loopback starts it."""
     started: list[QualifiedTable] = []
 
@@ -404,7 +417,7 @@ def test_another_pod_starts_nothing_and_reads_no_values() -> None:
     body = b'{"tables": ["public.orders"], "showValues": true, "repair": true}'
     asked = (("POST", "/v1/verifications"), ("GET", "/v1/verifications/1"), ("DELETE", "/v1/verifications/1"),
              ("POST", "/v1/cuts"), ("DELETE", "/v1/cuts/a"), ("POST", "/v1/erasures"))  # fmt: skip
-    with ProgressServer(running, host="0.0.0.0", verifications=Verifications(verify)) as server:
+    with ProgressServer(running, host=bound, verifications=Verifications(verify)) as server:
         port = server.address.rpartition(":")[2]
 
         def ask(host: str, method: str, path: str, **headers: str) -> int:

@@ -20,7 +20,7 @@ from levada.errors import (
 from levada.runtime.config import RetryLimits
 from levada.runtime.source.reconnect import reconnect_delay
 from levada.runtime.tables.phases import TRANSITIONS, at_restart, check_transition
-from levada.runtime.tables.retries import RetryState, park, with_new_name
+from levada.runtime.tables.retries import RetryState, named, park, with_new_name
 from levada.status import RetryPolicy
 from levada.stores.codecs import phase_from_json, phase_to_json
 from levada.stores.phases import (
@@ -172,6 +172,7 @@ def test_restart_copies_again_only_what_was_half_copied() -> None:
         ("copy: levada resync MANIFEST app.t. To avoid it", "copy: levada resync MANIFEST app.u. To avoid it"),
         ("levada verify MANIFEST --table app.t --repair", "levada verify MANIFEST --table app.u --repair"),
         ("""levada retry MANIFEST 'app."a b"'; or wait""", "levada retry MANIFEST app.u; or wait"),
+        ("levada retry MANIFEST " + QualifiedTable("app", "it's").argument, "levada retry MANIFEST app.u"),
         ("levada retry MANIFEST. If not, levada resync MANIFEST --all", None),
         ('ALTER TABLE "app"."t" REPLICA IDENTITY FULL; wait', 'ALTER TABLE "app"."u" REPLICA IDENTITY FULL; wait'),
     ],
@@ -181,3 +182,13 @@ def test_a_solution_follows_the_name_of_its_table(solution: str, expected: str |
     parked = Errored("code", "reason", solution, RetryPolicy.MANUAL_RETRY)
     found = with_new_name(parked, QualifiedTable("app", "t"), QualifiedTable("app", "u"))
     assert found.solution == (expected or solution)
+
+
+@pytest.mark.parametrize("former", [QualifiedTable("app", n) for n in ("t", "u", "a b", "it's", 'a"b', "Ä.x")])
+def test_a_solution_has_the_name_of_its_table(former: QualifiedTable) -> None:
+    """The command of an error that has a former name of the table reaches the table, and no other one."""
+    solution = f"levada resync MANIFEST {former.argument}. If not: ALTER TABLE {former.sql} SET LOGGED;"
+    parked = Errored("code", "reason", f"{solution} then levada retry MANIFEST TABLE", RetryPolicy.MANUAL_RETRY)
+    assert named(parked, QualifiedTable("app", "u")).solution == (
+        'levada resync MANIFEST app.u. If not: ALTER TABLE "app"."u" SET LOGGED; then levada retry MANIFEST app.u'
+    )

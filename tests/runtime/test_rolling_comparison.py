@@ -112,6 +112,16 @@ def test_nothing_is_compared_during_copies_and_backlogs(busy: TableProgress) -> 
     assert chosen(running(samples.table("a"), busy), config(), 0) is None
 
 
+def test_a_table_that_always_trails_does_not_starve_the_others() -> None:
+    """Those that were not compared for two periods do not wait for it, before their first comparison either."""
+    late = samples.table("late", lag_seconds=3600.0)
+    for proof in (None, advanced(begun(None, samples.seconds(0)), 1, 2.0, 0, samples.seconds(2), ended=True)):
+        found = running(late, samples.table("idle", proof=proof))
+        assert chosen(found, config(), 13 * DAY) is None
+        assert chosen(found, config(), 15 * DAY) == "idle"
+    assert chosen(running(late), config(), 15 * DAY) is None
+
+
 def test_nothing_is_compared_unless_it_is_configured() -> None:
     """A period of 0 compares nothing, and so does a table that the configuration suspends."""
     assert chosen(running(samples.table("a")), config(ContinuousConfig()), 0) is None

@@ -43,7 +43,7 @@ _MACHINES: Final[dict[str, tuple[list[str], dict[str, str]]]] = {
         {"JAVA_TOOL_OPTIONS": "-Duser.language=tr -Duser.country=TR", "LANG": "tr_TR.UTF-8", "TZ": "Asia/Kathmandu"},
     ),
     "closed streams": (["sh", "-c", 'exec "$@" <&- >&-', "sh"], {}),
-    "256 descriptors": (["prlimit", "--nofile=256:256"], {}),
+    "256 descriptors": (["prlimit", "--nofile=256:4096"], {}),
     "one core": (["taskset", "-c", "0"], {}),
     "96 cores": ([], {"PYTHONPATH": "96 cores"}),
 }

@@ -14,13 +14,17 @@ from tests.rigs.pipeline import reach
 from tests.rigs.replicated import InDuckLake, Replicated, T, in_ducklake, replicated
 from tests.rigs.table_writers import alter, delete_some, insert_some, truncate, update_some, writers
 from tests.rigs.verified_shop import Shop
+from tests.rigs.waiting import until
 
 from levada.destinations.ducklake.tables import read_content
 from levada.destinations.postgres import PostgresDestination
 from levada.errors import NeedsOperator
 from levada.runtime.config import ContinuousConfig, TableConfig, VerifyConfig
+from levada.runtime.erasures.eraser import ErasureOptions
 from levada.runtime.limits import Limits, VerificationLimits
+from levada.runtime.tables.verification_record import verification_record
 from levada.status import Progress, ProofProgress, TableProgress
+from levada.stores import MemoryStore
 
 __all__ = ["in_ducklake", "replicated"]
 
@@ -85,6 +89,32 @@ def test_planted_differences_are_found_and_healed(replicated: Replicated, key: s
     assert (proof(healed).differences, table(healed).phase) == (3, "Ready")
     assert table(healed).copy == copied
     assert replicated.verify().equal
+
+
+def test_the_position_of_a_pass_is_not_an_erased_key(replicated: Replicated) -> None:
+    """The store has the key that a pass has reached. An erasure removes it, so that the pass begins again."""
+    replicated.db.execute(
+        "CREATE TABLE t (id text PRIMARY KEY)",
+        "INSERT INTO t SELECT 'person ' || g FROM generate_series(1, 130) g",
+    )
+    rests = VerifyConfig(continuous=ContinuousConfig(DAY, 1e-6))
+    replicated.start(verify=rests, limits=FEW)
+    pipeline = replicated.pipeline
+    assert pipeline is not None
+    number = table(reach(pipeline, lambda p: proof(p).rows > 0)).id
+
+    def reached() -> tuple[str, ...] | None:
+        store = MemoryStore(pipeline.config.name, replicated.storage)
+        store.load_fingerprints()
+        return verification_record(store, number).proved_to
+
+    key = reached()
+    assert key is not None
+    replicated.db.query("DELETE FROM t WHERE id = %s RETURNING id", *key)
+    pipeline.erase(T, ErasureOptions(key, dry_run=True))
+    assert reached() == key
+    pipeline.erase(T, ErasureOptions(key))
+    until(lambda: reached() is None)
 
 
 def _healed(progress: Progress) -> bool:

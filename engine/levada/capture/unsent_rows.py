@@ -20,7 +20,7 @@ from levada.postgres.connection import PostgresConnection
 from levada.postgres.replication import quote_literal
 from levada.postgres.stream import ReplicationStream
 from levada.printable import listed
-from levada.values import Lsn, QualifiedTable
+from levada.values import Lsn, QualifiedTable, quote_identifier
 
 _LIMIT_S: Final = 120.0
 _POLL_S: Final = 0.25
@@ -83,8 +83,9 @@ def unsent_error(
         error.code,
         f"{error.message}. The server cannot send {found}, and nothing after it can be read",
         hint="set spec.source.slot.onLost to Compare, end the engine, drop the slot, and start the engine: each table"
-        f" is compared, and only what differs is written. To drop the slot: {drop}. If such rows are usual, exclude the"
-        " table in spec.tables before",
+        f" is compared, and only what differs is written. To drop the slot: {drop}. If such rows are usual, first"
+        " exclude the table, or the root of the partition, in spec.tables, and take it out of the publication:"
+        f" ALTER PUBLICATION {quote_identifier(publication)} DROP TABLE …",
     )
 
 

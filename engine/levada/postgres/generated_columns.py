@@ -18,6 +18,7 @@ from levada.postgres.description import TableDescription
 from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import read_publication
+from levada.postgres.table_locks import publication_holder_named
 from levada.printable import listed
 from levada.schema import ReplicatedTableSchema
 from levada.values import GeneratedColumns, QualifiedTable, TableId, resync_command
@@ -96,7 +97,7 @@ def settle_generated(
             statement = sql.SQL("ALTER PUBLICATION {} SET (publish_generated_columns = {})")
             change = statement.format(sql.Identifier(name), sql.SQL(_WORDS[publish]))
             try:
-                with source_errors(f"changing publication {name}"):
+                with publication_holder_named(conn, name), source_errors(f"changing publication {name}"):
                     conn.execute(change)
             except NeedsOperator as error:
                 return NeedsOperator(

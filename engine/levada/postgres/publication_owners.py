@@ -11,6 +11,7 @@ from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.postgres.publications import read_publication
+from levada.postgres.table_locks import publication_holder_named
 from levada.values import PipelineOwner
 
 OWNED: Final = r"^Levada pipeline (\S+), owner (\S+)$"
@@ -46,7 +47,8 @@ def mark_publication(
     found = read_publication(conn, name)
     if found is None or not found.owned:
         return
-    with source_errors(f"marking publication {name} with its owner"):
+    doing = f"marking publication {name} with its owner"
+    with publication_holder_named(conn, name), source_errors(doing):
         if conn.execute("SHOW transaction_read_only").fetchone() == ("on",):
             return
         kept = _read_comment(conn, name)

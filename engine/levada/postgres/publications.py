@@ -15,6 +15,7 @@ from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
 from levada.postgres.replica_identity import accepted, identified
 from levada.postgres.streamed import ROW_FILTER, leaves_of, streamed_names, streamed_relations
+from levada.postgres.table_locks import publication_holder_named
 from levada.values import QualifiedTable
 
 _ATTEMPTS: Final = 5
@@ -313,7 +314,7 @@ def drop_statement(publication: str) -> str:
 
 def drop_publication(conn: psycopg.Connection[Any], name: str) -> bool:
     """Drop the publication. Return False if it does not exist."""
-    with source_errors(f"dropping publication {name}"):
+    with publication_holder_named(conn, name), source_errors(f"dropping publication {name}"):
         found = read_publication(conn, name) is not None
         conn.execute(sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name)))
     return found

@@ -124,10 +124,13 @@ def table_locked(what: str, locks: Sequence[TableLock]) -> Transient:
 
 
 @source_errors("looking for sessions that change the publication")
-def publication_locked(conn: psycopg.Connection[Any], publication: str) -> Transient | None:
+def publication_locked(
+    conn: psycopg.Connection[Any], publication: str, what: str = "lacks tables for now"
+) -> Transient | None:
     """Return the error of a change that another session's open transaction prevents, None if none does.
 
-    From PostgreSQL 15 on, a transaction that has changed the publication keeps all others from that.
+    From PostgreSQL 15 on, a transaction that has changed the publication keeps all others from that. ``what`` is the
+    effect.
     """
     found = conn.execute(_CHANGERS, [publication]).fetchone()
     if found is None:
@@ -135,8 +138,21 @@ def publication_locked(conn: psycopg.Connection[Any], publication: str) -> Trans
     pid, application, state = found
     session = ", ".join(part for part in (application and f"application {application}", state) if part)
     holder = "a prepared transaction" if pid is None else f"PID {pid}" + (f" ({session})" if session else "")
-    message = f"publication {publication} lacks tables for now: it is being changed by {holder}"
+    message = f"publication {publication} {what}: it is being changed by {holder}"
     return Transient("table_locked", message, hint=f"if the transaction does not end by itself: {_release(pid)}")
+
+
+@contextmanager
+def publication_holder_named(conn: psycopg.Connection[Any], publication: str) -> Iterator[None]:
+    """Raise Transient ``table_locked``, which names the session, instead of ``lock_timeout``."""
+    try:
+        yield
+    except Transient as error:
+        if error.code != codes.LOCK_TIMEOUT:
+            raise
+        if (named := publication_locked(conn, publication, "cannot be changed for now")) is None:
+            raise
+        raise named from error
 
 
 def _release(pid: int | None) -> str:

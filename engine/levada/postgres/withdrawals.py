@@ -20,6 +20,7 @@ from levada.postgres.failures import source_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import read_publication
 from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
+from levada.postgres.table_locks import publication_holder_named
 from levada.printable import listed
 from levada.values import QualifiedTable
 
@@ -121,7 +122,8 @@ def withdraw(
 def _withdraw(conn: psycopg.Connection[Any], publication: str, table: QualifiedTable) -> None:
     """Take the table out. If the server refuses that, do it without event triggers that spare a replica's sessions."""
     statement = withdraw_statement(publication, table).encode()
-    with source_errors(f"taking table {table} out of publication {publication}"):
+    doing = f"taking table {table} out of publication {publication}"
+    with publication_holder_named(conn, publication), source_errors(doing):
         try:
             with conn.transaction():
                 conn.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT_S}s'")

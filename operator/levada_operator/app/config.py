@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from levada.errors import NeedsOperator
 from levada.spec import format_bytes, parse_bytes
 from levada_operator.act.elector import LeaseKey
 from levada_operator.decide.election import LeaseTimings, lease_timings
 from levada_operator.observe.objects import OperatorDefaults, StagingDefaults, UpdatePolicy, VolumeUse
+
+EACH_ADDRESS: Final = "::"
+"""Each address of the pod, of IPv6 and of IPv4. In some clusters a pod has one of IPv6 alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Config:
     timings: LeaseTimings
     driver_tokens: Path | None = None
     namespaces: tuple[str, ...] = ()
-    address: str = "0.0.0.0"
+    address: str = EACH_ADDRESS
     port: int = 8081
     sweep_s: float = 5.0
 
@@ -80,7 +83,7 @@ def read_config(environment: Mapping[str, str]) -> Config:
         timings=_read(environment, "LEVADA_LEASE_SECONDS", "15", lambda text: lease_timings(int(text))),
         driver_tokens=Path(token) if token else None,
         namespaces=namespaces,
-        address=environment.get("LEVADA_ADDRESS", "0.0.0.0"),
+        address=environment.get("LEVADA_ADDRESS", EACH_ADDRESS),
         port=_read(environment, "LEVADA_PORT", "8081", int),
         sweep_s=_read(environment, "LEVADA_SWEEP_SECONDS", "5", float),
     )

@@ -12,12 +12,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from levada.errors import NeedsOperator
 from levada_operator.act.metrics import REGISTRY
+from levada_operator.app.config import EACH_ADDRESS
 
 
 class Probes:
     """An HTTP server. Call `start` and `stop` within one event loop.
 
-    ``unhealthy_reason`` returns why this process should be restarted, or an empty string. A standby is live and ready.
+    ``address`` may be `EACH_ADDRESS`. ``unhealthy_reason`` returns why this process should be restarted, or an empty
+    string. A standby is live and ready.
     """
 
     def __init__(self, address: str, port: int, unhealthy_reason: Callable[[], str]) -> None:
@@ -34,7 +36,9 @@ class Probes:
         """Start serving. Raise NeedsOperator ``port_taken`` if the address cannot be bound."""
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, self._address, self._port).start()
+            # None: each address. With "::", asyncio binds those of IPv6 alone.
+            address = None if self._address == EACH_ADDRESS else self._address
+            await web.TCPSite(self._runner, address, self._port).start()
         except OSError as error:
             raise NeedsOperator(
                 "port_taken",

@@ -145,7 +145,7 @@ def _grace_s(owner: Owner) -> int:
 
 
 def _driver(owner: Owner) -> dict[str, Any]:
-    options = ["--secrets", SECRETS_DIR, "--work-dir", WORK_DIR, "--host", "0.0.0.0", "--port", str(HTTP_PORT)]
+    options = ["--secrets", SECRETS_DIR, "--work-dir", WORK_DIR, "--host", "::", "--port", str(HTTP_PORT)]
     ports = [{"name": "http", "containerPort": HTTP_PORT}]
     if owner.spec.driver.mode is DriverMode.CLUSTER:
         ports += [{"name": "spark", "containerPort": DRIVER_PORT}, {"name": "blocks", "containerPort": BLOCK_PORT}]

@@ -20,6 +20,7 @@ from levada.destinations.schema_changes import unconvertible
 from levada.pgoutput.copybinary import CopyDecoder, select_list
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
+from levada.schema.masking import plain_column
 from levada.values import QualifiedTable
 
 
@@ -55,7 +56,8 @@ def read_rows(
     """
     held = {c.attnum: c for c in columns}
     own = tuple(
-        replace(c, name=held[c.attnum].name, type=held_shape(held[c.attnum].shape))
+        # Their values are masked already.
+        replace(plain_column(c), name=held[c.attnum].name, type=held_shape(held[c.attnum].shape))
         for c in schema.columns
         if c.attnum in held
     )

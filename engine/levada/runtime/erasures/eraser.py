@@ -113,7 +113,7 @@ class Eraser:
     ) -> tuple[TableId, ErasureReport]:
         config, check = self.config_ref.current, self._interrupt(name, cancelled)
         options.told("waiting for the table")
-        with self._held(name, check) as held:
+        with self._held(name, check, erases=not options.dry_run) as held:
             schema = self._schema(held, name)
             self._require_key(schema)
             keys, lsn = self._at_source(schema, options)
@@ -151,7 +151,7 @@ class Eraser:
             raise _unsupported(schema.name, "its rows have no key")
 
     @contextmanager
-    def _held(self, name: QualifiedTable, check: Callable[[], None]) -> Iterator[Held]:
+    def _held(self, name: QualifiedTable, check: Callable[[], None], *, erases: bool) -> Iterator[Held]:
         """Hold a table during the block. Raise Transient ``erase_not_ready`` if it does not apply changes."""
         asked = self.inbox.ask(HoldWanted(name))
         try:
@@ -167,7 +167,7 @@ class Eraser:
                 raise _not_ready(f"table {name} is errored [{held.parked}], and has changes that are not applied")
             yield held
         finally:
-            self.inbox.put(CutReleased(held.table, repaired=False, erased=True))
+            self.inbox.put(CutReleased(held.table, repaired=False, erased=erases))
 
     def _give_back(self, granted: Future[Held]) -> None:
         if granted.exception() is None:

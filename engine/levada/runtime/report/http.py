@@ -7,6 +7,7 @@ kopf, which an engine on a laptop does not have.
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -46,6 +48,8 @@ from levada.values import PipelineOwner, age_of
 _log = logging.getLogger(__name__)
 
 LOOPBACK: Final = "127.0.0.1"
+_EACH: Final = "::"
+_EACH_OF_IPV4: Final = "0.0.0.0"
 _PROBES: Final = ("/livez", "/readyz")
 REQUESTER: Final = "Levada-Pipeline-UID"
 """The header with the UID of the Pipeline that a command acts for."""
@@ -59,8 +63,9 @@ class ProgressServer:
     """Serves ``/livez``, ``/readyz``, ``/v1/progress``, ``/v1/history``, ``/metrics`` and the page. A context manager.
 
     ``progress`` returns the newest snapshot, or None before there is a pipeline. It is called from several threads.
-    Port 0 takes a free one. With a ``token``, everything requires it but the probes and the files of the page. Raises
-    NeedsOperator ``port_taken`` if the address cannot be bound.
+    The host ``::`` is each address of the machine, of IPv4 too. Port 0 takes a free one. With a ``token``, everything
+    requires it but the probes and the files of the page. Raises NeedsOperator ``port_taken`` if the address cannot be
+    bound.
 
     With ``verifications``, a POST to ``/v1/verifications`` starts one, a GET of ``/v1/verifications/N`` returns its
     state, and a DELETE ends it. With ``cuts``, a GET of ``/v1/cuts`` lists the cuts, a POST requests one, and a DELETE
@@ -111,9 +116,10 @@ class ProgressServer:
 
     @property
     def address(self) -> str:
-        """The base URL of the server, without a trailing slash."""
+        """The base URL of the server on this machine, without a trailing slash."""
         host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        host = LOOPBACK if host in (_EACH, _EACH_OF_IPV4) else str(host)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def start(self) -> Self:
         """Start the threads that answer requests and watch liveness, and return the server."""
@@ -315,7 +321,18 @@ class _Server(ThreadingHTTPServer):
     ) -> None:
         self.respond = respond
         self.change = change
-        super().__init__(address, _Handler)
+        host, port = address
+        if host == _EACH and not socket.has_dualstack_ipv6():
+            host = _EACH_OF_IPV4
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind the address, without the question to the DNS for its name that HTTPServer has."""
+        if self.server_address[0] == _EACH:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log an error of a connection. Of a reader that went away only with level debug, as it is no problem here."""

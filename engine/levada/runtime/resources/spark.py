@@ -66,8 +66,9 @@ _CLASS_PATHS: Final = ("spark.driver.extraClassPath", "spark.executor.extraClass
 _JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 """Settings whose values here and in the user's ``conf`` are joined."""
 
+_HOST: Final = "spark.driver.host"
 _LOCATIONS: Final = frozenset(
-    {"spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.port", "spark.blockManager.port"}
+    {"spark.master", _HOST, "spark.driver.bindAddress", "spark.driver.port", "spark.blockManager.port"}
 )
 _BY_SUBMIT: Final = ("spark.jars", "spark.files", "spark.archives", "spark.kerberos.", "spark.yarn.", "spark.submit.")
 _POD_NAMES: Final = "spark.kubernetes.executor.podNamePrefix"
@@ -233,7 +234,7 @@ def _settings(name: str, cores: str, conf: Mapping[str, str], jars: Sequence[Jar
     settings |= _prefixed("spark.driver", {**class_path, "extraJavaOptions": options})
     if _IN_ONE_JVM.match(conf.get("spark.master", "local")):
         # The machine's host name may not resolve or be reachable.
-        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {_HOST: "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # Blocks on disk contain rows, and other users can read Spark's own folders.
         settings["spark.local.dir"] = str(scratch)
     else:
@@ -272,7 +273,10 @@ def _properties() -> dict[str, str]:
     named = os.environ.get(_PROPERTIES)
     text = f"{Path(named).read_text()}\n{os.environ.get(_OVERRIDES, '')}" if named else ""
     lines = (line.split(None, 1) for line in text.splitlines() if not line.startswith("#"))
-    return {line[0]: line[1].strip() if len(line) > 1 else "" for line in lines if line}
+    found = {line[0]: line[1].strip() if len(line) > 1 else "" for line in lines if line}
+    host = found.get(_HOST, "")
+    # A pod's address as Kubernetes writes it. Spark wants that of IPv6 in brackets.
+    return {**found, _HOST: f"[{host}]"} if ":" in host and not host.startswith("[") else found
 
 
 def _log_lost_updates(context: SparkContext) -> None:

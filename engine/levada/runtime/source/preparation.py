@@ -225,9 +225,9 @@ def _discover(
             if owner is not None and read_publication_owner(connection, name) is None:
                 mark_publication(connection, name, owner, check=store.require_epoch)
         except Transient as error:
-            if error.code != codes.LOCK_TIMEOUT:
+            if error.code not in (codes.LOCK_TIMEOUT, codes.TABLE_LOCKED):
                 raise
-            locked = locked or publication_locked(connection, name) or error
+            locked = locked or error
     names = publication_names(config, store)
     published = tuple(t for t in _published(config, connection, names) if t.id not in filters.unfiltered)
     tables = {*store.get_table_replication_states(), *(t.id for t in published)}

@@ -121,6 +121,12 @@ class CutStage(Stage):
         proof = replace(known, at=report.at, range_seconds=report.busy_s, problem=report.problem)
         self._note(report.table, proof=proof)
 
+    def _forget_reached(self, table: TableId) -> None:
+        known = verification_record(self._store, table)
+        if known.proved_to is not None and known.proof is not None:
+            proof = replace(known.proof, began=None)
+            store_verification(self._store, table, replace(known, proof=proof, proved_to=None))
+
     def _note(self, table: TableId, **changes: Any) -> None:
         """Record the begin or the end of a verification that the manifest asks for."""
         if table in self._registry.tables:
@@ -134,6 +140,9 @@ class CutStage(Stage):
         """
         self._cuts.pop(request.table, None)
         record = self._registry.tables.get(request.table)
+        if request.erased:
+            # The key that the comparison by ranges has reached may be one that was erased.
+            self._forget_reached(request.table)
         # Also of a table that has left, so that it can be held if it returns.
         if self._held.pop(request.table, None) is None or record is None:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,7 +17,7 @@ from levada.values import QualifiedTable
 
 _COMMAND: Final = re.compile(
     r"(levada (?:(?:resync|retry) MANIFEST|verify MANIFEST --table))"
-    r" (?:'[^']*'|[^\s';,]+\.[^\s';,]+?)(?=[.,;]?(?:\s|$))"
+    r""" ('[^']*'(?:"'"'[^']*')*|[^\s';,]+\.[^\s';,]+?)(?=[.,;]?(?:\s|$))"""
 )
 """A command with the name of a table. That of a table's error is its own."""
 
@@ -154,8 +155,15 @@ def with_new_name(parked: Errored, former: QualifiedTable, now: QualifiedTable) 
 
 
 def named(parked: Errored, table: QualifiedTable) -> Errored:
-    """Return the phase with ``TABLE`` in the solution's command replaced by the table's name."""
-    return replace(parked, solution=parked.solution.replace("MANIFEST TABLE", f"MANIFEST {table.argument}"))
+    """Return the phase with the table's name in the solution, instead of ``TABLE`` or a former name.
+
+    The error of a change has the name that the table had at that time. Another table may have it now.
+    """
+    parked = replace(parked, solution=parked.solution.replace("MANIFEST TABLE", f"MANIFEST {table.argument}"))
+    arguments = [found[2] for found in _COMMAND.finditer(parked.solution)]
+    for former in {QualifiedTable.parse(shlex.split(argument)[0]) for argument in arguments} - {table}:
+        parked = with_new_name(parked, former, table)
+    return parked
 
 
 def of_resync(parked: Errored) -> Errored:

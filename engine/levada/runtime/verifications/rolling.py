@@ -27,16 +27,19 @@ RETRY: Final = timedelta(minutes=10)
 def next_table(progress: Progress, config: PipelineConfig, now: datetime) -> TableProgress | None:
     """Return the table of which a range is compared now, None if none is due.
 
-    Only tables that are Ready are compared. Nothing is while a table is copied, resynced, or trails the source. The
-    tables take turns, so that a large one does not keep the others from theirs.
+    Only tables that are Ready are compared. Nothing is while a table is copied, resynced, or trails the source. A table
+    that trails all the time would keep the others from their comparisons, so those that are overdue do not wait for it.
+    The tables take turns, so that a large one does not keep the others from theirs.
     """
     chosen = [t for t in progress.tables if config.verify_of(t.table).continuous.every_s]
     if not chosen or progress.state != PipelineState.RUNNING:
         return None
-    if rests_until(progress, config.verify.continuous, now) > now or any(_is_busy(t, config) for t in progress.tables):
+    if rests_until(progress, config.verify.continuous, now) > now or any(map(_is_copied, progress.tables)):
         return None
     able = [t for t in chosen if is_able(t) and not (t.differs or config.table(t.table).suspended)]
     due = [t for t in able if _is_due(t.proof, config.verify_of(t.table).continuous, now)]
+    if any(trails(t, config) for t in progress.tables):
+        due = [t for t in due if not trails(t, config) and _is_overdue(t, progress, config, now)]
     return min(due, key=lambda t: (0.0 if t.proof is None else t.proof.at.timestamp(), t.table), default=None)
 
 
@@ -97,8 +100,12 @@ def _is_due(proof: ProofProgress | None, continuous: ContinuousConfig, now: date
     return under_way or age_of(proof.oldest or now, now) >= timedelta(seconds=continuous.every_s)
 
 
-def _is_busy(table: TableProgress, config: PipelineConfig) -> bool:
-    """Return True if the table is copied or trails."""
+def _is_overdue(table: TableProgress, progress: Progress, config: PipelineConfig, now: datetime) -> bool:
+    """Return True if a row of the table was not compared for two periods, or since the start for as long."""
+    since = progress.started_at if table.proof is None or table.proof.oldest is None else table.proof.oldest
+    return age_of(since, now) >= 2 * timedelta(seconds=config.verify_of(table.table).continuous.every_s)
+
+
+def _is_copied(table: TableProgress) -> bool:
     copied = table.phase in (TablePhase.INIT, TablePhase.DATA_SYNC) and not table.suspended
-    resynced = table.resync is not None and table.resync.step != ResyncStep.GIVEN_UP
-    return copied or resynced or trails(table, config)
+    return copied or (table.resync is not None and table.resync.step != ResyncStep.GIVEN_UP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,15 @@ from levada.apply.metadata import stored_form
 from levada.apply.moves import stored_batch
 from levada.copy.rows import TableRows
 from levada.copy.stored_rows import stored_rows
+from levada.schema import ReplicatedTableSchema
 from levada.schema.kept_rows import DELETED_AT, EVERY_ROW, LIVE_ROWS
+from levada.schema.masks import ColumnMask, Mask
 from levada.schema.metadata import ReadMoment
 from levada.testing.destinations.steps import LONG, ORDERS, OpenDestination, order_rows, write
 from levada.testing.place import DestinationPlace, Row
 from levada.testing.rows import ArrowRows
 from levada.testing.source import COPIED, NOW, Source, SourceTable
-from levada.values import Deletes
+from levada.values import Deletes, MaskMethod
 
 GONE: dict[str, Any] = {DELETED_AT: NOW}
 
@@ -155,15 +158,35 @@ class KeptRows:
         assert destination.copy_replacement(orders.target, _stored(orders, fresh), source.mark(orders.taken)) is True
         assert carry_over(destination, orders.target, source.mark(orders.taken)) is None
 
+    def test_kept_rows_with_a_masked_column(
+        self, place: DestinationPlace, start: OpenDestination, source: Source
+    ) -> None:
+        """A shadow copy takes over values that are masked already, without the key of the mask."""
+        mask = ColumnMask("item", Mask(MaskMethod.HMAC, key_id="of another process"))
+        columns = tuple(replace(c, mask=mask) if c.name == "item" else c for c in ORDERS.columns)
+        masked = replace(ORDERS, columns=columns)
+        orders = _copied(start, source, Deletes.MARK, masked)
+        one, *others = order_rows(3)
+        orders.delete(id=1)
+        _apply(start, source, orders)
+        destination, mark = start(), source.mark(orders.taken)
+        fresh = ArrowRows.of(masked, others)
+        assert destination.copy_replacement(orders.target, _stored(orders, fresh), mark) is True
+        assert carry_over(destination, orders.target, mark) is True
+        assert destination.swap_replacement(masked.id, mark) is True
+        _check(place, orders, others, [one])
 
-def _copied(start: OpenDestination, source: Source, deletes: Deletes) -> SourceTable:
+
+def _copied(
+    start: OpenDestination, source: Source, deletes: Deletes, schema: ReplicatedTableSchema = ORDERS
+) -> SourceTable:
     """Copy three rows into a table that keeps deleted rows. Skip the test if the destination cannot do that."""
     destination = start()
     if not destination.capabilities.keeps_deleted:
         pytest.skip("the destination does not keep deleted rows")
-    orders = source.add(ORDERS)
+    orders = source.add(schema)
     orders.deletes = deletes
-    rows = ArrowRows.of(ORDERS, order_rows(3)[::2], order_rows(3)[1::2])
+    rows = ArrowRows.of(schema, order_rows(3)[::2], order_rows(3)[1::2])
     destination.write_table_rows(orders.target, _stored(orders, rows), source.mark(int(COPIED)))
     return orders
 
