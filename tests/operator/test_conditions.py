@@ -176,6 +176,7 @@ REFUSED_PODS = {
     'pods "x" is forbidden: violates PodSecurity "restricted:latest": privileged (container "side" must not set'
     " securityContext.privileged=true)": "spec.driver.podTemplate",
     'pods "x" is forbidden: exceeded quota: small, requested: memory=3Gi, limited: memory=1Gi': "-n data",
+    'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0': "; raise the quota",
     'pods "x" is forbidden: failed quota: small: must specify limits.cpu': "spec.driver.resources",
     'pods "x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 3Gi': "describe limitrange -n data",
 }

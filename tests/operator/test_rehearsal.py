@@ -85,6 +85,19 @@ def test_refused_pod_changes_nothing() -> None:
     assert pods(plan)
 
 
+def test_nothing_keeps_running_that_never_ran() -> None:
+    """A name that is taken may refuse an object of the first spec after its manifest was written."""
+    taken = RequestFailed(409, "it is there already")
+    seen = running(body=pipeline(), pods=(), report=None)
+    bodies = {k: b for k, b in seen.owned.bodies.items() if k.kind == "ConfigMap"}
+    first = replace(seen, owned=replace(seen.owned, bodies=bodies))
+    outcome = asyncio.run(carry_out(Requests(Service=taken), first))
+    assert outcome.refusals
+    message = accepted(reconcile(replace(first, refusals=outcome.refusals)))[2]
+    assert "it is there already" in message
+    assert "keeps running" not in message
+
+
 def test_driver_is_served_while_a_change_is_refused() -> None:
     """The dedicated copies that the running driver orders are made, with the pod template that was accepted."""
     refusals = asyncio.run(carry_out(Requests(Pod=RequestFailed(403, FORBIDDEN)), running(body=HOST))).refusals

@@ -237,7 +237,9 @@ class Runner:
         if there is None:
             return
         if (there["metadata"].get("labels") or {}).get(PIPELINE_LABEL) != observed.pipeline.name:
-            raise RequestFailed(409, f"{key.kind} {key.name} is there already, and not this Pipeline's: rename it")
+            raise RequestFailed(
+                409, "it is there already, and not this Pipeline's: delete it, or give the Pipeline another name"
+            )
 
     async def _write_status(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> bool:
         """Write a status. Return True if it was written, False if it was postponed or the object does not exist.

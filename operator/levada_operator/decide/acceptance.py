@@ -157,12 +157,17 @@ def while_paused(acceptance: Acceptance) -> Acceptance:
                    changes={}, request=None, waits=False)  # fmt: skip
 
 
-def with_refusals(acceptance: Acceptance, refusals: Sequence[Refusal], namespace: str) -> Acceptance:
-    """Return the acceptance while the API server refuses the spec's objects: the last accepted manifest runs on."""
+def with_refusals(
+    acceptance: Acceptance, refusals: Sequence[Refusal], namespace: str, *, runs: bool = True
+) -> Acceptance:
+    """Return the acceptance while the API server refuses the spec's objects: the last accepted manifest runs on.
+
+    ``runs`` is False if there is no driver yet. A refused object of the first spec may follow its manifest.
+    """
     if not refusals or acceptance.manifests is None:
         return acceptance
     last = acceptance.before
-    message = refusal_text(refusals[0], namespace) + _kept_text(None if last is None else last.pipeline)
+    message = refusal_text(refusals[0], namespace) + _kept_text(last.pipeline if last is not None and runs else None)
     condition = Condition("Accepted", False, "RefusedByCluster", message)
     return replace(acceptance, manifests=last or acceptance.manifests, condition=condition, changes={})
 

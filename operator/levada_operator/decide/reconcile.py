@@ -100,7 +100,8 @@ def reconcile(observed: Observed, memos: Memos = MEMOS) -> Plan:
     refusals = _still_wanted(observed.refusals, (*rehearse, *apply))
     # A namespace that ends refuses every new object. That is no fault of the spec, and the Pipeline's deletion follows.
     told = tuple(r for r in refusals if not r.namespace_terminating)
-    kept = with_refusals(acceptance, told, observed.pipeline.namespace)
+    runs = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name)) is not None
+    kept = with_refusals(acceptance, told, observed.pipeline.namespace, runs=runs)
     held = bool(_still_wanted(told, rehearse)) and acceptance.before is not None
     if held and kept.manifests is not None:
         plan = _running(observed, kept, kept.manifests, memos, held=True)

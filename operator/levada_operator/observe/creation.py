@@ -20,6 +20,8 @@ _SOLUTIONS: Final = (
     (r"violates PodSecurity", "remove what it names from spec.driver.podTemplate, or widen the namespace's standard:"
      " kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=LEVEL --overwrite"),
     (r"failed quota: .*must specify", "set what it names in spec.driver.resources"),
+    (r"exceeded quota: \S+, requested: (count/)?pods=\d+, used", "raise the quota, or end other pods:"
+     " kubectl edit resourcequota -n {namespace}"),
     (r"exceeded quota", "lower spec.driver.resources, or raise the quota: kubectl edit resourcequota -n {namespace}"),
     (r"(maximum|minimum) \S+ usage per|limit to request ratio", "set spec.driver.resources within the range of:"
      " kubectl describe limitrange -n {namespace}"),

@@ -215,7 +215,7 @@ def test_pipelines_that_are_changed_all_the_time(place: Place) -> None:
     for thread in threads:
         thread.start()
     try:
-        for _ in range(5):
+        for _ in range(2):
             place.holds()
     finally:
         over.set()
