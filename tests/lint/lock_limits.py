@@ -24,6 +24,7 @@ LONGER: Final[Mapping[tuple[str, str], str]] = {
     ("postgres/slots.py", "0"): "the creation of a slot waits for transactions, and takes no lock of a table",
     ("postgres/connection.py", "0"): "the same, in a walsender",
     ("postgres/sessions.py", "5s"): "an advisory lock, which applications do not take",
+    ("postgres/table_locks.py", "_VACUUM_LOCK_MS"): "after a second PostgreSQL cancels an autovacuum, and no row waits",
 }
 """Longer limits, with reasons. They must not hold up a statement of an application."""
 

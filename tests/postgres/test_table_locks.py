@@ -9,6 +9,7 @@ from typing import LiteralString
 
 import pytest
 from tests.rigs.database import Database, StartPostgres
+from tests.rigs.waiting import until
 
 from levada.errors import LevadaError, Transient
 from levada.postgres.preflight import PreflightRequest, preflight
@@ -116,3 +117,26 @@ def test_the_holder_of_a_publication_is_named(orders: Database, statement: Liter
             assert f"pg_terminate_backend({other.info.backend_pid})" in refused.value.hint
         other.execute("ROLLBACK")
         assert drop_publication(c, "p")
+
+
+@pytest.mark.nightly
+def test_an_autovacuum_makes_room(start_postgres: StartPostgres) -> None:
+    """A vacuum of hours keeps no table from being published: PostgreSQL cancels it, as for any change of a table."""
+    settings = {
+        "autovacuum_naptime": "1s",
+        "autovacuum_vacuum_cost_delay": "100ms",
+        "autovacuum_vacuum_cost_limit": "1",
+    }
+    with start_postgres(settings=settings) as server:
+        db = Database(server, "postgres")
+        db.execute(
+            "CREATE TABLE orders (id int PRIMARY KEY, v text)",
+            "INSERT INTO orders SELECT g, repeat('v', 200) FROM generate_series(1, 100000) g",
+            "UPDATE orders SET v = v || 'w'",
+        )
+        vacuums = "SELECT count(*) FROM pg_stat_progress_vacuum WHERE relid = 'orders'::regclass"
+        until(lambda: db.query(vacuums), lambda found: found == [(1,)])
+        with db.connection.connect() as c:
+            assert ensure_coverage(c, "p", {ORDERS}, manage=True).missing == (ORDERS,)
+            assert ensure_coverage(c, "p", {ORDERS}, manage=True).missing == ()
+        db.close()

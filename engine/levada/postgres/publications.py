@@ -15,7 +15,7 @@ from levada.errors import NeedsOperator, Transient
 from levada.postgres.failures import source_errors
 from levada.postgres.replica_identity import accepted, identified
 from levada.postgres.streamed import ROW_FILTER, leaves_of, streamed_names, streamed_relations
-from levada.postgres.table_locks import publication_holder_named
+from levada.postgres.table_locks import end_autovacuums, publication_holder_named
 from levada.values import QualifiedTable
 
 _ATTEMPTS: Final = 5
@@ -267,6 +267,7 @@ def extend_publication(
         if report.satisfied or not (addable or report.manageable):
             break
         check()
+        end_autovacuums(conn, addable)
         try:
             _apply(conn, publication, addable, lock_timeout_s)
         except NeedsOperator as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from levada.values import QualifiedTable
 
 _NAMED: Final = 3
 """The largest number of locks in an error message."""
+_VACUUM_LOCK_MS: Final = 1500
+"""Above PostgreSQL's deadlock_timeout, a second, after which it cancels an autovacuum."""
 _EXCLUSIVE: Final = "AccessExclusiveLock"
 """The mode that keeps a table from being read."""
 
@@ -34,6 +36,15 @@ WHERE l.granted AND l.locktype = 'relation' AND c.relkind IN ('r', 'p') AND l.pi
   AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
     'AccessExclusiveLock')
 ORDER BY a.xact_start NULLS LAST, 1, 2
+"""
+
+_VACUUMED: Final = """
+SELECT DISTINCT format('%%I.%%I', n.nspname, c.relname)
+FROM unnest(%s::text[], %s::text[]) AS t(schema, name) JOIN pg_namespace n ON n.nspname = t.schema
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name AND c.relkind = 'r'
+JOIN pg_locks l ON l.relation = c.oid AND l.locktype = 'relation' AND l.granted AND l.mode = 'ShareUpdateExclusiveLock'
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+WHERE has_table_privilege(c.oid, 'UPDATE, DELETE, TRUNCATE')
 """
 
 # ALTER PUBLICATION keeps its lock until its transaction ends, and so does a statement whose table the DDL trigger takes
@@ -153,6 +164,20 @@ def publication_holder_named(conn: psycopg.Connection[Any], publication: str) ->
         if (named := publication_locked(conn, publication, "cannot be changed for now")) is None:
             raise
         raise named from error
+
+
+@source_errors("looking for vacuums")
+def end_autovacuums(conn: psycopg.Connection[Any], tables: Collection[QualifiedTable]) -> None:
+    """Let PostgreSQL cancel the autovacuums of these tables, which may take hours, as it does for each ALTER TABLE.
+
+    It cancels one for a statement that has waited for a second. Nothing else is locked meanwhile, so that the wait is
+    no part of a deadlock, and no INSERT, UPDATE or DELETE waits for it. One against wraparound goes on.
+    """
+    names = [[t.schema for t in tables], [t.name for t in tables]]
+    for (relation,) in conn.execute(_VACUUMED, names).fetchall():
+        with suppress(Transient), source_errors(f"waiting for a vacuum of {relation}"), conn.transaction():
+            conn.execute(f"SET LOCAL lock_timeout = '{_VACUUM_LOCK_MS}ms'")
+            conn.execute(f"LOCK TABLE ONLY {relation} IN SHARE UPDATE EXCLUSIVE MODE".encode())
 
 
 def _release(pid: int | None) -> str:
