@@ -16,6 +16,7 @@ from levada.destinations.data_files.data_writer import DataWriter
 from levada.destinations.data_files.fill import FillTask
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.layout import FileLayout, cast_columns, field_id, project
+from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.live_files import LiveFile, without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.row_lookup import RowLookup
@@ -24,6 +25,7 @@ from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.ducklake.columns import initial_columns
 from levada.destinations.iceberg.schema import initial_layout
 from levada.destinations.key_index.table_index import TableIndex
+from levada.errors import NeedsOperator
 from levada.schema import Column, ReplicatedTableSchema
 from levada.testing import ArrowRows, table
 from levada.testing.destinations.values import KINDS, kind_rows
@@ -138,3 +140,14 @@ def test_types_are_converted_and_back(layout: FileLayout, rows: int) -> None:
             stored = as_stored(values, field.type)
             assert stored.type == field.type
             assert repr(as_source(stored, column.type.arrow).to_pylist()) == repr(values.to_pylist())
+
+
+@of_each_format
+def test_kept_rows_without_the_key_of_a_copy(layout: FileLayout, storage: FileSystemStorage, tmp_path: Path) -> None:
+    """A copy of a table that lacks a column of the key says that its kept rows are unmovable, not to copy it again."""
+    [key] = SCHEMA.key_columns
+    rows = LeftOutRows(storage, without(layout, key), SCHEMA, TableIndex(tmp_path / "index").open(SCHEMA))
+    with pytest.raises(NeedsOperator) as raised:
+        next(rows.read([]))
+    assert raised.value.code == "kept_rows_unmovable"
+    assert "set deletes to Apply" in raised.value.hint

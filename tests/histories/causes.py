@@ -79,6 +79,11 @@ _STORED: Final = {
     "unrepresentable_value": _VALUES | _COLUMNS,
 }
 """Errors of columns whose types are chosen."""
+_KEPT: Final = {
+    "kept_rows_masked": frozenset({"mask"}),
+    "kept_rows_unmovable": _VALUES | _COLUMNS | _IDENTITY,
+}
+"""Errors of rows that the source has deleted, and the lake keeps."""
 CALM: Final = frozenset({"rename schema", "switch publication"})
 """Kinds that may park a table of which no statement changes more than rows."""
 
@@ -92,6 +97,8 @@ def explained(code: str, kinds: set[str], *, calm: bool, form: Form) -> bool:
         causes |= _IDENTITY  # a table that loses or gets an identity moves from one publication to the other one
     if form.stored:
         causes |= _STORED.get(code, frozenset())
+    if form.mark or form.keeps:
+        causes |= _KEPT.get(code, frozenset())
     if form.masks:
         causes |= _MASKS.get(code, frozenset())
     return bool(causes & kinds & (CALM if calm else kinds))

@@ -153,11 +153,13 @@ def unsupported(schema: ReplicatedTableSchema, what: str) -> NeedsOperator:
 
 
 def unconvertible(schema: ReplicatedTableSchema) -> NeedsOperator:
-    """Return the error for kept rows that do not fit into the columns of a new copy."""
+    """Return the error for kept rows that do not fit into the columns of a new copy, or lack its key."""
     return NeedsOperator(
         "kept_rows_unmovable",
-        f"{schema.name}: a value of a row that the source has deleted does not fit into the columns of the new copy",
-        hint="change these rows at the destination, or set deletes to Apply, which removes them",
+        f"{schema.name}: a row that the source has deleted does not fit into the columns of the new copy, or has no"
+        " column of its key",
+        hint="change these rows at the destination, or set deletes to Apply, which removes them. Then:"
+        f" {resync_command(schema.name)}",
     )
 
 

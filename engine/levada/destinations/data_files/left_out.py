@@ -38,8 +38,11 @@ class LeftOutRows:
     def read(self, files: Iterable[LiveFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Columns that the table lacks are NULL.
 
-        Raise NeedsOperator ``kept_rows_unmovable`` if a value does not fit into its new type.
+        Raise NeedsOperator ``kept_rows_unmovable`` if a value does not fit into its new type, or if the table lacks a
+        column of the key: another copy would lack it too.
         """
+        if any(self.layout.column(attnum) is None for attnum in self.schema.key):
+            raise unconvertible(self.schema)
         keys = KeyReader.of(self.schema, self.layout, self.copied.seed)
         rows, names = RowLookup(self.storage, self.layout, self.schema), [c.name for c in self.schema.columns]
         for file in files:
