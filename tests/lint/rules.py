@@ -37,7 +37,7 @@ from tests.lint.process_state import process_state
 from tests.lint.public_names import golden_names, names_of_examples
 from tests.lint.shared_state import frozen_values
 from tests.lint.source_calls import source_calls
-from tests.lint.tests_code import helper_imports, own_waits, private_attributes, short_limits
+from tests.lint.tests_code import helper_imports, own_waits, private_attributes, shared_logs, short_limits
 from tests.lint.tree import Finding, Tree
 from tests.lint.tutorials import tutorials
 from tests.lint.type_recipe import type_recipe
@@ -83,6 +83,7 @@ RULES: Final[tuple[Rule, ...]] = (
     private_attributes,
     process_state,
     record_owners,
+    shared_logs,
     short_limits,
     source_calls,
     source_roots,

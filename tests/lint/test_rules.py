@@ -245,6 +245,7 @@ FAULTS = (
     code("process-state", "engine/levada/a.py", "class Sessions: ...", "SESSIONS: Final = Sessions()"),
     code("process-state", "engine/levada/a.py", "@cache", "def version(): return read()"),
     code("process-state", "engine/levada/a.py", "def run(): gc.set_threshold(5)"),
+    code("shared-logs", "tests/test_a.py", "lines = db.server.log.read_text().splitlines()"),
     code("short-limits", "tests/test_a.py", "subprocess.run(command, timeout=30)"),
     code("short-limits", "tests/test_a.py", "thread.join(5)"),
     statement(),

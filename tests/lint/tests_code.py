@@ -40,6 +40,9 @@ def private_attributes(tree: Tree) -> Iterator[Finding]:
                         yield Finding(path, call.lineno, f"{name} {text}")
 
 
+_SHARED_LOG: Final = "server.log.read_text()"
+
+
 def helper_imports(tree: Tree) -> Iterator[Finding]:
     """Report imports from a ``test_*.py`` or a ``conftest.py``. Helpers are in tests/rigs or in plain modules."""
     for path in tree.below(*PYTHON):
@@ -110,3 +113,11 @@ def _inside(loop: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(child, (*_FUNCTIONS, ast.While, ast.For)):
             yield child
             yield from _inside(child)
+
+
+def shared_logs(tree: Tree) -> Iterator[Finding]:
+    """Report tests that read a server's log as UTF-8. `tests.rigs.database.log_of` reads what other tests wrote too."""
+    for path in tree.below("tests"):
+        for number, line in enumerate(tree.text(path).splitlines(), 1):
+            if _SHARED_LOG in line and not path.startswith("tests/lint/"):
+                yield Finding(path, number, "the log of a server may have bytes that are no UTF-8, use log_of")

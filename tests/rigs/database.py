@@ -22,6 +22,11 @@ _OF_NEW_SESSIONS: Final = re.compile(r"\b(ALTER\s+(DATABASE|ROLE|USER|SYSTEM)|pg
 """Statements that change the settings with which the next session begins."""
 
 
+def log_of(server: EmbeddedPostgres) -> str:
+    """Return the log of a server. Tests share it, and those of other encodings write bytes that are no UTF-8."""
+    return server.log.read_text(errors="replace")
+
+
 @dataclass(frozen=True)
 class Database:
     """A database of one test, on the session's server.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from psycopg import Connection
-from tests.rigs.database import Database
+from tests.rigs.database import Database, log_of
 from tests.rigs.pipeline import Only, Rig, table
 from tests.servers.ducklake import DuckLake
 
@@ -46,7 +46,7 @@ class Partitioned:
         self.rig.start()
         self.rig.wait_caught_up()
         self.settle()
-        self.logged = len(self.db.server.log.read_text())
+        self.logged = len(log_of(self.db.server))
 
     def settle(self, kept: Rows | None = None) -> None:
         """Wait until the lake has what the source has, and ``kept``. Fail if the table is parked or is copied again."""
@@ -63,7 +63,7 @@ class Partitioned:
 
     def copies(self) -> list[str]:
         """Return the COPY statements that have read the source since `start`."""
-        logged = self.db.server.log.read_text()[self.logged :].splitlines()
+        logged = log_of(self.db.server)[self.logged :].splitlines()
         return [line for line in logged if re.search(r'COPY .*"?public"?\."?t', line)]
 
     def read_leaves(self) -> set[str]:

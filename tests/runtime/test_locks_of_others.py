@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, LiteralString
 
 import pytest
-from tests.rigs.database import Database, StartPostgres
+from tests.rigs.database import Database, StartPostgres, log_of
 from tests.rigs.pipeline import Only, Rig
 
 from levada.errors import Transient
@@ -76,7 +76,7 @@ def test_what_another_session_holds_stops_nothing(
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE TABLE items (id int PRIMARY KEY)")
     rig.start()
     rig.wait_caught_up()
-    before = len(server.log.read_text())
+    before = len(log_of(server))
     with db.connect() as holder:
         holder.execute("BEGIN")
         holder.execute(statement)
@@ -93,7 +93,7 @@ def test_what_another_session_holds_stops_nothing(
     rig.wait(lambda p: rig.destination.copies_of("later") == 1)
     rig.wait_caught_up()
     rig.stop()
-    assert _WAITED.findall(server.log.read_text()[before:]) == []
+    assert _WAITED.findall(log_of(server)[before:]) == []
 
 
 @pytest.mark.parametrize("statement", HELD[:-2])
@@ -104,7 +104,7 @@ def test_each_change_of_a_held_object_has_a_limit(
     db.execute("CREATE TABLE orders (id int PRIMARY KEY)", "CREATE PUBLICATION shop FOR TABLE orders")
     with db.connection.connect() as c, db.connect() as holder:
         assert install_ddl_trigger(c)
-        before = len(server.log.read_text())
+        before = len(log_of(server))
         holder.execute("BEGIN")
         holder.execute(statement)
         for change in (
@@ -116,4 +116,4 @@ def test_each_change_of_a_held_object_has_a_limit(
             with suppress(Transient):
                 change()
         holder.execute("ROLLBACK")
-    assert _WAITED.findall(server.log.read_text()[before:]) == []
+    assert _WAITED.findall(log_of(server)[before:]) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.rigs.counting import Counting
-from tests.rigs.database import Database
+from tests.rigs.database import Database, log_of
 from tests.rigs.pipeline import Rig
 from tests.servers.ducklake import DuckLake
 
@@ -57,14 +57,14 @@ def rig(request: pytest.FixtureRequest, db: Database, tmp_path: Path, monkeypatc
 def cost(rig: Rig, db: Database, names: range) -> Cost:
     """Return what the copies of further tables cost."""
     db.execute(*(f"CREATE TABLE t_{n} (id int PRIMARY KEY); INSERT INTO t_{n} VALUES (1), (2)" for n in names))  # type: ignore[arg-type]  # numbers of the test
-    logged, began = len(db.server.log.read_text()), transactions(db)
+    logged, began = len(log_of(db.server)), transactions(db)
     storage = rig.storage
     assert isinstance(storage, Counting)
     storage.writes = 0
     rig.start()
     rig.wait(lambda p: len(p.tables) == names.stop and all(table.phase == "Ready" for table in p.tables))
     rig.stop()
-    lines = db.server.log.read_text()[logged:].splitlines()
+    lines = log_of(db.server)[logged:].splitlines()
     statements = sum("LOG:  statement: " in line or "LOG:  execute " in line for line in lines)
     return Cost(statements, transactions(db) - began, storage.writes)
 

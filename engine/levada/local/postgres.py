@@ -130,7 +130,7 @@ class EmbeddedPostgres:
             check=False,
         )
         if done.returncode:
-            log = self.log.read_text()[-2000:] if self.log.exists() else ""
+            log = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
             raise RuntimeError(f"{command} failed with {done.returncode}\n{done.stderr or ''}\n{log}")
 
     def _open_to_system_user(self) -> None:
