@@ -89,7 +89,7 @@ def test_manifest_that_expands_when_it_is_parsed(place: Place, name: str) -> Non
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_driver_that_answers_oddly(place: Place, answer: str) -> None:
     """An answer that does not end, and one that takes much memory, are given up. A stranger's pod is never asked."""
-    name = f"cd{answer.replace(' ', '')}"
+    name = f"cd{answer.replace(' ', '').lower()}"
     number = ANSWERS.index(answer) + 1
     with odd_driver(f"127.78.0.{number}", answer) as own, odd_driver(f"127.78.1.{number}", answer) as stranger:
         place.tenant.pipeline(name)
