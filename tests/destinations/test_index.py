@@ -262,7 +262,7 @@ def test_keys_that_rows_share_are_found(tmp_path: Path, kind: KeyKind) -> None:
 )
 def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
     """An unreadable index is one without a snapshot, and can be filled again."""
-    index = KeyIndex.open(tmp_path, KeyKind.INTEGER)
+    index = KeyIndex.open(tmp_path, KeyKind.INTEGER, key=[1])
     index.add_file("f", make_keys(KeyKind.INTEGER, range(5)))
     index.commit(7)
     what, how = damage.split()
@@ -275,7 +275,7 @@ def test_damaged_index_is_empty(tmp_path: Path, damage: str) -> None:
         # It does not have the key.
         content = unseal((tmp_path / path).read_bytes(), 4)
         (tmp_path / path).write_bytes(seal(content, int(how)))
-    kind, key = KeyKind.HASH if damage == "other kind" else KeyKind.INTEGER, [2] if damage == "other key" else []
+    kind, key = KeyKind.HASH if damage == "other kind" else KeyKind.INTEGER, [2] if damage == "other key" else [1]
     index = KeyIndex.open(tmp_path, kind, key=key)
     assert index.snapshot_id is None
     assert places(index, kind) == {}
