@@ -19,6 +19,7 @@ from levada.destinations.data_files.live_files import LiveFile, without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.data_files.position_deletes import PositionDeleteFiles, read_position_deletes
 from levada.destinations.data_files.range_files import RangeFiles
+from levada.destinations.data_files.rewritten import moved, without_rows
 from levada.destinations.data_files.storage import FileSystemStorage
 from levada.destinations.data_files.upsert import Upsert
 from levada.destinations.iceberg.schema import CHANGELOG_FIELDS
@@ -105,6 +106,20 @@ def test_alike_large_values_are_read_a_row_group_at_a_time(tmp_path: Path) -> No
     assert max(sizes) < 2 * ROW_GROUP_BYTES
     found = pq.read_table(after.path, columns=["id"])["id"].to_pylist()
     assert found == [i for i in range(600) if i not in (3, 599)]
+
+
+def test_positions_of_deleted_rows_follow_an_erasure(tmp_path: Path) -> None:
+    """After a file is written without some rows, positions name the rows that they named, and erased ones are gone."""
+    storage = FileSystemStorage(f"{tmp_path}/", fs.LocalFileSystem())
+    ids = np.arange(10, 20)
+    pq.write_table(pa.table({"id": ids}), tmp_path / "former.parquet", row_group_size=3)
+    deleted, erased = np.array([0, 3, 4, 9]), np.array([1, 4, 5])
+    written = without_rows(storage, str(tmp_path / "former.parquet"), erased)
+    assert written is not None
+    left = pq.read_table(written.path)["id"].to_numpy()
+    assert left.tolist() == np.delete(ids, erased).tolist()
+    assert left[moved(deleted, erased)].tolist() == [10, 13, 19]
+    assert without_rows(storage, str(tmp_path / "former.parquet"), np.arange(10)) is None
 
 
 def test_a_description_that_lacks_rows_is_damaged(tmp_path: Path) -> None:

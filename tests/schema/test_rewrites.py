@@ -111,6 +111,16 @@ def test_an_announced_statement_is_judged_by_its_own_file() -> None:
     assert changed(column=column, leaf=leaf) == "table_rewritten"
 
 
+def test_a_table_without_rows_is_not_rewritten() -> None:
+    """An announced statement that leaves its new files without a block has changed no row. Another may have."""
+    column, empty = ColumnStorage(20, -1, 20, False), LeafStorage(999, 20, True, False)
+    announced = Witness(announced=True)
+    assert changed(column=column, leaf=empty, witness=announced) == ""
+    assert changed(column=column, leaf=replace(empty, empty=False), witness=announced) == "table_rewritten"
+    assert changed(column=column, leaf=empty) == "table_rewritten"
+    assert changed(ROOT, column=column, leaf=empty, witness=announced) == "table_rewritten"
+
+
 def test_a_statement_whose_relation_the_trigger_has_written_again() -> None:
     """REPLICA IDENTITY of the trigger gives the relation's row the number of a savepoint, and a later command."""
     announced = Witness(announced=True)

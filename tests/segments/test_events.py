@@ -19,8 +19,8 @@ from levada.segments import StagedBatch, Staging, TableStart
 from levada.segments.limits import FileLimits
 from levada.segments.log import SegmentLog
 from levada.stores.memory import MemoryStore
-from levada.testing.memory import MemoryDestination
-from levada.values import Lsn, SnapshotId, TableId
+from levada.testing.memory import MemoryDestination, MemoryTable, MemoryTables
+from levada.values import Lsn, SnapshotId, TableId, Watermark
 
 Item = TableChanges | RelationChange | Truncate
 ID = column(1, "id", Kind.INT8)
@@ -195,5 +195,9 @@ def test_a_shadow_copy_takes_no_changes_of_another_key(tmp_path: Path) -> None:
     writer = SegmentLog(staging, "shop").writer(1, Lsn(0))
     writer.add(batch(RelationChange(Lsn(16), 0, other), changes(other, [insert(16, 0, id=1, other=1)]), end=32))
     manifests = [writer.commit(Lsn(32))]
-    applier = Applier("shop", 1, staging, source.store, TableTarget.of, MemoryDestination(), None, None)  # type: ignore[arg-type]
+    # The destination takes every change of its shadow copy.
+    shadow = MemoryTable(first, Watermark("shop", 1, Lsn(8)), {})
+    destination = MemoryDestination(MemoryTables(shadows={TableId(1): shadow}))
+    applier = Applier("shop", 1, staging, source.store, TableTarget.of, destination, None, None)  # type: ignore[arg-type]
     assert applier.run_shadow(first, Lsn(8), manifests) is None
+    assert destination.place.shadows == {TableId(1): shadow}
