@@ -60,13 +60,14 @@ class Lake:
     def table(self, name: str, version: int, files: int, rows: int) -> tuple[IcebergTable, list[str]]:
         """Create a table of some data files. Return it with their paths."""
         catalog = IcebergCatalog(self._config, self._context, format_version=version)
-        made = catalog.create(TableName(("bench",), name), ROWS, TableMode.UPSERT)
+        mark = Watermark("deletes", 1, Lsn(1))
+        made, _ = catalog.create(TableName(("bench",), name), ROWS, TableMode.UPSERT, mark)
         schema, written = made.metadata.layout.files.arrow, []
         for number in range(files):
             with DataWriter(made.storage(), schema) as writer:
                 writer.write(pa.table([np.arange(number * rows, (number + 1) * rows)], schema=schema))
             written += writer.files
-        made.write(written, mark=Watermark("deletes", 1, Lsn(1)))
+        made.write(written, mark=mark)
         return made, [file.path for file in written]
 
 

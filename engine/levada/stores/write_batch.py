@@ -13,24 +13,29 @@ class WriteBatch:
     """Writes in their order. As keys and one change they are what `Storage.update` takes."""
 
     def __init__(self) -> None:
-        self._writes: list[tuple[frozenset[Key[Any]], Change]] = []
+        self._count = 0
+        # By the key that selects them, because a start writes documents of every table in one batch.
+        self._changes: dict[Key[Any], list[tuple[int, Change]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._writes)
+        return self._count > 0
 
     def add(self, keys: Collection[Key[Any]], change: Change) -> None:
         """Add a write of the documents that ``keys`` select. Without keys, only the epoch is required."""
-        self._writes.append((frozenset(keys), change))
+        self._count += 1
+        for key in dict.fromkeys(keys):
+            self._changes.setdefault(key, []).append((self._count, change))
 
     @property
     def keys(self) -> Collection[Key[Any]]:
         """The keys of all writes."""
-        return frozenset[Key[Any]]().union(*(keys for keys, _ in self._writes))
+        return self._changes.keys()
 
     def change(self, key: Key[Any], document: Document | None) -> Document | None:
         """Return the document of a key after the writes that select it."""
-        whole = replace(key, name="")
-        for keys, change in self._writes:
-            if key in keys or whole in keys:
-                document = change(key, document)
+        selecting = dict(self._changes.get(key, ()))
+        if key.name:
+            selecting.update(self._changes.get(replace(key, name=""), ()))
+        for _, change in sorted(selecting.items()):
+            document = change(key, document)
         return document

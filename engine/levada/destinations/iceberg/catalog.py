@@ -30,7 +30,7 @@ from levada.destinations.ownership import Owner
 from levada.errors import DestinationChanged, LevadaError, NeedsOperator
 from levada.locations import folded_name
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.values import QualifiedTable, TableId
+from levada.values import QualifiedTable, TableId, Watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,8 +190,13 @@ class IcebergCatalog:
             table.set_properties(found)
             _log.info("%s: changed the table properties %s", table.name, ", ".join(sorted(found)))
 
-    def create(self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
-        """Create the table, and its namespace if it does not exist."""
+    def create(
+        self, name: TableName, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark
+    ) -> tuple[IcebergTable, CopyLease]:
+        """Create the table for a copy that ``mark`` will be committed with, and its namespace if it does not exist.
+
+        Return it with the lease of that copy.
+        """
         layout = initial_layout(schema, mode)
         properties = {
             "format-version": str(self._format_version),
@@ -213,13 +218,15 @@ class IcebergCatalog:
             table = self._table(name, builder.withProperties(self.jvm.map(properties)).create())
         actual = table.metadata.layout
         # The location may be that of a table which was renamed in the catalog and still has files there.
-        found: dict[str, str | None] = {DATA_PATH: f"{table.java.location().rstrip('/')}/data/{table.metadata.uuid}"}
+        folder = f"{table.java.location().rstrip('/')}/data/{table.metadata.uuid}"
+        lease = CopyLease.below(f"{folder}/", mark)
+        found = {DATA_PATH: folder, **lease.properties()}
         if actual.fields != layout.fields:
             ids = {c.attnum: f.id for c, f in zip(schema.columns, actual.fields, strict=False)}
             found[Property.COLUMNS.value] = IcebergSchema(actual.fields, ids).columns_json()
         table.set_properties(found)
         _log.info("created %s for %s", name, schema.name)
-        return table
+        return table, lease
 
     def check_free(self, name: TableName, schema: ReplicatedTableSchema) -> None:
         """Raise NeedsOperator if ``name`` is a table that a copy of ``schema`` must not replace."""

@@ -63,10 +63,18 @@ class CopyLease:
         if former is not None and former.folder == kept_folder and lies_below(former.folder, table.storage().folder):
             lease = cls(mark.epoch, former.folder)
         else:
-            lease = cls(mark.epoch, f"{table.storage().folder}{uuid.uuid4()}/")
-        text = json.dumps({"epoch": lease.epoch, "folder": lease.folder})
-        table.set_properties({Property.COPY_LEASE.value: text})
+            lease = cls.below(table.storage().folder, mark)
+        table.set_properties(lease.properties())
         return lease
+
+    @classmethod
+    def below(cls, folder: str, mark: Watermark) -> CopyLease:
+        """Return a lease with a new folder in a table's folder of data files, which ends with a slash."""
+        return cls(mark.epoch, f"{folder}{uuid.uuid4()}/")
+
+    def properties(self) -> dict[str, str | None]:
+        """Return the table property of the lease."""
+        return {Property.COPY_LEASE.value: json.dumps({"epoch": self.epoch, "folder": self.folder})}
 
     def holds(self, table: IcebergTable, mark: Watermark) -> bool:
         """Return True if the table, as last read, has this lease. Raise StaleEpoch if a newer driver has the lease."""

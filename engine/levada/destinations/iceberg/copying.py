@@ -29,18 +29,20 @@ def write_copy(
     mark: Watermark,
     policy: OnSchemaChange,
     *,
+    lease: CopyLease | None = None,
     indexed: bool = True,
 ) -> None:
     """Write the rows as data files, and commit them with ``mark``. The commit removes all earlier rows.
 
-    The lock of the state is held. Unless it is ``indexed``, the first batch of changes builds the key index.
+    ``lease`` is that with which the table was created for this copy. The lock of the state is held. Unless it is
+    ``indexed``, the first batch of changes builds the key index.
     """
     schema = target.schema
     check_same_table(table, schema, mode)
     table.check_epoch(mark)
     table.upgrade()
     layout = evolve_to(table, schema, mode, policy)
-    lease = CopyLease.take(table, mark, rows.kept_place)
+    lease = lease or CopyLease.take(table, mark, rows.kept_place)
     new_files = arrange_as(table, target, layout, keeps_rows=False)
     storage = lease.storage(table)
     writer = PartitionWriter.of_copy(storage, new_files, schema, mode, mark.lsn)

@@ -227,8 +227,11 @@ class IcebergDestination(FileDestination[IcebergState]):
         state, schema = self._known.of(target), target.schema
         mode = self.effective_mode(target)
         with state.lock:
-            table = state.table = self._known.open(state) or self._known.create(state, schema, mode)
-            write_copy(state, table, target, mode, rows, mark, self._context.on_schema_change)
+            table, lease = self._known.open(state), None
+            if table is None:
+                table, lease = self._known.create(state, schema, mode, mark)
+            state.table = table
+            write_copy(state, table, target, mode, rows, mark, self._context.on_schema_change, lease=lease)
         return Durability.DURABLE
 
     def group_writer(self) -> GroupWriter:

@@ -85,8 +85,9 @@ class IcebergGroup:
         try:
             with state.lock:
                 # It fails if another writer has created the table meanwhile.
-                table = state.table = self.known.create_new(state, new.target.schema, mode)
-                write_copy(state, table, new.target, mode, new.rows, mark, self.policy, indexed=False)
+                table, lease = self.known.create_new(state, new.target.schema, mode, mark)
+                state.table = table
+                write_copy(state, table, new.target, mode, new.rows, mark, self.policy, lease=lease, indexed=False)
         except LevadaError as error:
             if isinstance(error, Permanent):
                 raise

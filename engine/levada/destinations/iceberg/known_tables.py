@@ -10,6 +10,7 @@ from typing import Final
 from levada import codes
 from levada.destinations.iceberg.catalog import IcebergCatalog
 from levada.destinations.iceberg.catalog_config import TableName
+from levada.destinations.iceberg.copy_lease import CopyLease
 from levada.destinations.iceberg.state import IcebergState
 from levada.destinations.iceberg.table import IcebergTable
 from levada.destinations.iceberg.warehouse_check import MountedWarehouse
@@ -17,7 +18,7 @@ from levada.destinations.key_index.table_index import TableIndex
 from levada.destinations.ownership import ANOTHERS
 from levada.errors import DestinationChanged, LevadaError
 from levada.schema import ReplicatedTableSchema, TableTarget
-from levada.values import TableId, TableMode
+from levada.values import TableId, TableMode, Watermark
 
 _RELOAD_S: Final = 600
 """The interval, in seconds, after which a table is loaded again.
@@ -65,14 +66,18 @@ class KnownTables:
                     self._search(tuple(self.unread))
             return self.states.get(table)
 
-    def create(self, state: IcebergState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
-        """Create the table, unless another has its name."""
+    def create(
+        self, state: IcebergState, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark
+    ) -> tuple[IcebergTable, CopyLease]:
+        """Create the table for a copy, with its lease, unless another has its name."""
         self._catalog.check_free(state.name, schema)
-        return self.create_new(state, schema, mode)
+        return self.create_new(state, schema, mode, mark)
 
-    def create_new(self, state: IcebergState, schema: ReplicatedTableSchema, mode: TableMode) -> IcebergTable:
-        """Create a table whose name is free."""
-        made = self._catalog.create(state.name, schema, mode)
+    def create_new(
+        self, state: IcebergState, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark
+    ) -> tuple[IcebergTable, CopyLease]:
+        """Create a table whose name is free for a copy, with its lease."""
+        made = self._catalog.create(state.name, schema, mode, mark)
         self._warehouse.note()
         return made
 

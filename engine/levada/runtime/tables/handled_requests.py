@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.tables.record import TableRecord
-from levada.runtime.tables.requests import CopySettings, last_copy_settings
+from levada.runtime.tables.requests import CopySettings
 from levada.runtime.tables.verification_record import (
     VerificationRecord,
     store_verification,
@@ -15,6 +15,7 @@ from levada.runtime.tables.verification_record import (
 from levada.status import VerifiedProgress
 from levada.stores.interface import PipelineStore, TableControls
 from levada.stores.phases import Init
+from levada.values import TableId
 
 
 class HandledRequests:
@@ -23,6 +24,8 @@ class HandledRequests:
     def __init__(self, config_ref: ConfigRef, store: PipelineStore) -> None:
         self._config_ref = config_ref
         self._store = store
+        self._parsed: dict[TableId, tuple[str, CopySettings]] = {}
+        """The last copy's settings by their text. Each report of the progress needs those of all tables."""
 
     def controls(self, record: TableRecord) -> TableControls:
         """Return the nonces that were acted on for the table, and the settings of its last copy."""
@@ -34,7 +37,13 @@ class HandledRequests:
 
     def last_settings(self, record: TableRecord) -> CopySettings | None:
         """Return the settings of the table's last copy, None before the first."""
-        return last_copy_settings(self.controls(record))
+        made_as = self.controls(record).made_as
+        if not made_as:
+            return None
+        known = self._parsed.get(record.id)
+        if known is None or known[0] != made_as:
+            known = self._parsed[record.id] = made_as, CopySettings.from_text(made_as)
+        return known[1]
 
     def wanted_settings(self, record: TableRecord) -> CopySettings:
         """Return the settings for a copy of the table that begins now."""
