@@ -433,4 +433,8 @@ def retained(versions: _Versions, retention: SnapshotId) -> _Versions:
 
 def without(mapping: Mapping[_K, _V], key: _K) -> Mapping[_K, _V]:
     """Return the mapping without one key."""
-    return {k: v for k, v in mapping.items() if k != key}
+    if key not in mapping:
+        return mapping
+    kept = dict(mapping)
+    del kept[key]
+    return kept
