@@ -13,12 +13,12 @@ from pyarrow import fs
 
 from levada.destinations import TableMode
 from levada.destinations.data_files.data_writer import DataWriter
-from levada.destinations.data_files.fill import FillTask
 from levada.destinations.data_files.key_reader import KeyReader, add_files
 from levada.destinations.data_files.layout import FileLayout, cast_columns, field_id, project
 from levada.destinations.data_files.left_out import LeftOutRows
 from levada.destinations.data_files.live_files import LiveFile, without_deletes
 from levada.destinations.data_files.partition_writer import PartitionWriter
+from levada.destinations.data_files.rewritten import FillTask
 from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.data_files.source_types import as_source, as_stored
 from levada.destinations.data_files.storage import FileSystemStorage

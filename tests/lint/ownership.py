@@ -39,7 +39,7 @@ OWNED: Final = (
     Owned("RetryState", "tables/retries.py", "retries", frozenset({"tables/retries.py"})),
     Owned("CutState", "tables/cut_state.py", "cut", frozenset({"stages/cuts.py"})),
     Owned("TagState", "tables/cut_state.py", "tag", frozenset({"stages/lake_cuts.py"})),
-    Owned("PlaceState", "tables/place_state.py", "place", frozenset({"tables/place_check.py"})),
+    Owned("PlaceState", "tables/record.py", "place", frozenset({"tables/place_check.py"})),
 )
 RECORD: Final = "tables/record.py"
 RECORD_OWNERS: Final = {

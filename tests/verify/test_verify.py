@@ -11,7 +11,7 @@ from tests.rigs.waiting import LIMIT_S, until
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.stages.messages import TableFailed
 from levada.runtime.verifications.messages import CutReleased
-from levada.runtime.verifications.release import Release
+from levada.runtime.verifications.moment import Release
 from levada.values import Lsn, QualifiedTable
 from levada.verify.differences import Kind
 from levada.verify.report import TableReport

@@ -8,8 +8,7 @@ from typing import Final
 from psycopg import pq
 
 from levada.postgres.failures import result_error, source_error, source_errors
-from levada.postgres.input_buffer import GROW
-from levada.postgres.silence import Interrupt, Silence, WatchedConnection, await_input, next_result
+from levada.postgres.silence import GROW, Interrupt, Silence, WatchedConnection, await_input, next_result
 
 _SLICE_BYTES: Final = 2 << 20
 """Size in bytes at which a slice ends. Larger slices leave the processor's caches before they are decoded."""

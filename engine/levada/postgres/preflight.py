@@ -13,16 +13,15 @@ from psycopg import sql
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator, SlotLost, Transient
 from levada.postgres.catalog import list_tables, read_table_ids
+from levada.postgres.column_settings import mask_errors, missing_columns, stored_type_problems
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.copy_conditions import copy_problems
 from levada.postgres.ddl import trigger_problems
-from levada.postgres.excluded_columns import missing_columns
 from levada.postgres.failures import source_errors
 from levada.postgres.generated_columns import generated_problems
 from levada.postgres.identity_remedies import generated_columns, identity_remedies, publish_all_hint, upgrade_problems
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.managed_filters import filter_problem
-from levada.postgres.masked_columns import mask_errors
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
@@ -34,7 +33,6 @@ from levada.postgres.read_only import setting_owner
 from levada.postgres.replica_identity import REFUSES_GENERATED
 from levada.postgres.slots import SlotStatus, inspect_slot, is_foreign, passing_standby, validate_slot
 from levada.postgres.storage import read_flaws
-from levada.postgres.stored_types import stored_type_problems
 from levada.postgres.streamed import streamed_names
 from levada.postgres.table_checks import (
     TableProperties,

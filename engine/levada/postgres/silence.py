@@ -34,6 +34,12 @@ SELECT state IN ('active', 'disabled')
 FROM pg_catalog.pg_stat_activity WHERE pid = %s
 """
 
+GROW: Final = "SELECT pg_catalog.repeat('x', 65536)"
+"""A query after which libpq's input buffer of the connection has 128 KiB.
+
+It begins with 16 KiB, grows only for a message that does not fit, and stays as it is. A stream of small messages would
+be read in pieces of 16 KiB, each with a wait and a read of its own.
+"""
 _POLL_MS: Final = 1000
 """Milliseconds of one wait for the server. Python's signals and the detection of silence are delayed by at most
 this.
@@ -125,7 +131,7 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
     qualified: bool = False
     """True if the search_path of the session is pg_catalog, so that PostgreSQL writes names with their schemas."""
     grown: bool = False
-    """True if libpq's input buffer has its final size, see `levada.postgres.input_buffer`."""
+    """True if libpq's input buffer has its final size, see `GROW`."""
 
     def silence(self, interrupt: Interrupt | None = None) -> Silence:
         """Return a new measurement of the server's silence, which starts now."""

@@ -19,9 +19,8 @@ from levada.pgoutput.streamed import without_rollbacks
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.conversion import UTF8, ServerConversion
 from levada.postgres.failures import result_error, source_error, source_errors
-from levada.postgres.input_buffer import GROW
 from levada.postgres.replication import execute_replication, quote_literal
-from levada.postgres.silence import next_result
+from levada.postgres.silence import GROW, next_result
 from levada.values import Lsn, quote_identifier
 
 _log = logging.getLogger(__name__)

@@ -1,16 +1,20 @@
-"""Writes a data file again without some of its rows. All of its columns stay, also those of another writer."""
+"""Writes a data file again without some of its rows, or with the constants of columns that the source has added."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from levada.destinations.data_files.arrangement import ArrangedWriter
 from levada.destinations.data_files.data_writer import DataWriter
-from levada.destinations.data_files.live_files import BATCH_ROWS, Positions, open_parquet
-from levada.destinations.data_files.storage import FileSystemStorage, WrittenFile, table_file
+from levada.destinations.data_files.layout import FileLayout, cast_columns
+from levada.destinations.data_files.live_files import BATCH_ROWS, LiveFile, Positions, open_parquet
+from levada.destinations.data_files.storage import FileSystemStorage, Storage, WrittenFile, table_file
+from levada.schema.types import repeated
 
 _ONE_FILE: Final = 1 << 62
 """The bytes from which a file is closed, so that there is one."""
@@ -36,3 +40,28 @@ def moved(positions: Positions, erased: Positions) -> Positions:
     """Return the positions of rows after the erasure of others. Those of erased rows are left out."""
     left = np.setdiff1d(positions, erased)
     return left - np.searchsorted(erased, left)
+
+
+@dataclass(frozen=True, slots=True)
+class FillTask:
+    """Rewrites a data file with the constants of added columns.
+
+    ``constants`` are arrays of one value. A scalar is pickled as a Python object, which not every date has.
+    """
+
+    storage: Storage
+    layout: FileLayout
+    constants: Mapping[str, pa.Array]
+    table: str
+
+    def __call__(self, file: LiveFile) -> list[WrittenFile]:
+        """Write the remaining rows of the file to new ones, and return these."""
+        held = [f for f in self.layout.arrow if f.name not in self.constants]
+        with ArrangedWriter(self.storage, self.layout) as writer:
+            for rows, _ in file.read(self.storage, held):
+                arrays = [
+                    repeated(self.constants[f.name], rows.num_rows) if f.name in self.constants else rows.column(f.name)
+                    for f in self.layout.arrow
+                ]
+                writer.write(cast_columns(arrays, self.layout.arrow, self.table))
+        return writer.files

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from levada.copy.spark_tasks import SparkTasks
 from levada.copy.tasks import run_tasks
-from levada.destinations.data_files.fill import FillTask
 from levada.destinations.data_files.layout import FileLayout
+from levada.destinations.data_files.rewritten import FillTask
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.arranging import check_names
 from levada.destinations.iceberg.metadata import Property

@@ -45,13 +45,13 @@ from levada.runtime.host.plugins import (
 )
 from levada.runtime.host.secret_folder import secret_folder
 from levada.runtime.host.work_dir import default_work_dir
-from levada.runtime.resources.encoding import require_utf8
 from levada.runtime.resources.machine import (
     apply_threads,
     available_cores,
     change_memory,
     installed_memory,
     memory_limit,
+    require_utf8,
 )
 from levada.runtime.resources.spark import has_session, spark_session, stop_spark
 from levada.runtime.source.ownership import former_names

@@ -1,11 +1,13 @@
-"""The share of the machine that this process may use, by its CPU affinity and the limits of its cgroup."""
+"""The machine as this process has it: its share by CPU affinity and the limits of its cgroup, and its file names."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
+from levada.errors import NeedsOperator
 from levada.segments.memory import BATCH_BYTES, CAPTURE_BYTES, LEAST_BYTES
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
@@ -115,3 +117,20 @@ def _words(file: Path) -> list[str]:
         return file.read_text().split()
     except OSError:
         return []
+
+
+_VARIABLES: Final = ("LC_ALL", "LC_CTYPE", "LANG")
+"""The first one that is set decides."""
+
+
+def require_utf8() -> None:
+    """Raise NeedsOperator ``locale_not_utf8`` if Python names files in another encoding than Arrow and Java do."""
+    encoding = sys.getfilesystemencoding()
+    if encoding == "utf-8":
+        return
+    variable = next((v for v in _VARIABLES if os.environ.get(v)), _VARIABLES[0])
+    raise NeedsOperator(
+        "locale_not_utf8",
+        f"{variable}={os.environ.get(variable, '')} lets Python name files in {encoding}, and not in UTF-8",
+        hint=f"export {variable}=C.UTF-8",
+    )

@@ -14,7 +14,7 @@ from levada.errors import LevadaError, Transient
 from levada.postgres.slot_waits import waiting_error
 from levada.postgres.slots import create_slot
 from levada.runtime.config import PipelineConfig
-from levada.runtime.source.wal_figures import release_limits, wal_figures
+from levada.runtime.source.start_guard import release_limits, wal_figures
 from levada.runtime.tables.guard_rules import comparison, in_force
 from levada.runtime.watching import repeated
 from levada.values import Lsn

@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Final
 
 from levada.errors import LevadaError
+from levada.postgres.lag import sample_lag
 from levada.runtime.config import GuardLimit, PipelineConfig
 from levada.runtime.source.slot_release import release_slot
-from levada.runtime.source.wal_figures import release_limits, wal_figures
 from levada.runtime.tables.guard_patience import Patience
 from levada.runtime.tables.guard_record import record_release
-from levada.runtime.tables.guard_rules import comparison, in_force
+from levada.runtime.tables.guard_rules import comparison, figures, in_force
 from levada.runtime.watching import repeated
+from levada.status import GuardMeasure, GuardPolicy, SlotProgress
 from levada.stores.interface import PipelineStore
 
 _log = logging.getLogger(__name__)
@@ -72,3 +74,19 @@ def _compare(
             release_slot(config, store, stopping)
             return frozenset()
     return passed
+
+
+def release_limits(config: PipelineConfig) -> tuple[GuardLimit, ...]:
+    """Return the limits at which the slot is dropped."""
+    return tuple(limit for limit in config.guard if limit.policy is GuardPolicy.RELEASE_SLOT)
+
+
+def wal_figures(config: PipelineConfig) -> Mapping[GuardMeasure, int]:
+    """Return the figures of the guard for the slot, none without a slot. Raise as `sample_lag` does."""
+    sample = sample_lag(config.source, config.slot.name)
+    if sample is None:
+        return {}
+    slot = SlotProgress(
+        config.slot.name, retained_bytes=sample.retained_bytes, safe_wal_bytes=sample.status.safe_wal_size
+    )
+    return figures(slot, 0, None)

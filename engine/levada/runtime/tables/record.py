@@ -10,12 +10,26 @@ from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
 from levada.runtime.tables.cut_state import CutState, TagState
 from levada.runtime.tables.own_copy_state import OwnCopy
-from levada.runtime.tables.place_state import PlaceState
 from levada.runtime.tables.resync_state import ResyncState
 from levada.runtime.tables.retries import RetryState
 from levada.status import ErrorProgress
 from levada.stores.phases import Errored, TableReplicationPhase
 from levada.values import QualifiedTable, TableId
+
+
+@dataclass(slots=True)
+class PlaceState:
+    """The place of one table at the destination, and how the table is kept there. Only `PlaceCheck` assigns it."""
+
+    name: str = ""
+    """The table's name at the destination, empty if it has none there."""
+    misplaced: bool = False
+    """True if the table is parked because it has no usable place of its own."""
+    follows: bool = False
+    """True until the table's copy to the place that its name has, which was that of another table."""
+    mode: str = ""
+    note: str = ""
+    """The reason for the mode, if it is not the configured one."""
 
 
 @dataclass(frozen=True, slots=True)

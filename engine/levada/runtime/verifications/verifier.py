@@ -43,8 +43,7 @@ from levada.runtime.verifications.messages import (
     ShadowCutWanted,
     Verified,
 )
-from levada.runtime.verifications.moment import Moment
-from levada.runtime.verifications.release import Release
+from levada.runtime.verifications.moment import Moment, Release
 from levada.runtime.verifications.repair import TableRepair
 from levada.runtime.verifications.transaction_wait import TransactionWait
 from levada.runtime.verifications.turn import Turns
