@@ -72,10 +72,6 @@ class WireBuffer:
         """Read signed 16-bit integers."""
         return self.view(">i2")[at].astype(np.int64)
 
-    def int4(self, at: Ints) -> Ints:
-        """Read signed 32-bit integers."""
-        return self.view(">i4")[at].astype(np.int64)
-
     def uint4(self, at: Ints) -> Ints:
         """Read unsigned 32-bit integers. A negative length is read as one that is too large."""
         return self.view(">u4")[at].astype(np.int64)
