@@ -87,16 +87,16 @@ class LineReport(Report):
 
     def show(self, now: Progress) -> None:
         """Print the changes since the last call."""
-        for line in changed_lines(now, self._before):
-            self._print(line)
+        lines = list(changed_lines(now, self._before))
         self._before = now
         rows = now.capture.rows
         if rows != self._summed_up_rows and time.monotonic() - self._summed_up_at > _SUMMARY_S:
             self._summed_up_at, self._summed_up_rows = time.monotonic(), rows
-            self._print(summary(now))
-
-    def _print(self, line: str) -> None:
-        self._console.print(f"{datetime.now(UTC):%H:%M:%S} {line}", markup=False)
+            lines.append(summary(now))
+        if lines:
+            # One text, because thousands of tables can change at once.
+            at = f"{datetime.now(UTC):%H:%M:%S}"
+            self._console.print("\n".join(f"{at} {line}" for line in lines), markup=False)
 
 
 def report(console: Console) -> Report:
