@@ -222,7 +222,8 @@ def _with_outlook(table: TableProgress, outlook: Outlook, small_s: float, *, kno
     lag_s = table.lag_seconds if known and _streams(table) else None
     batch = table.job_since if table.job == Job.APPLY else None
     batch_s = 0.0 if batch is None else (datetime.now(UTC) - batch).total_seconds()
-    return replace(table, catch_up=outlook.of_table(table.id, time.monotonic(), lag_s, small_s, batch_s))
+    catch_up = outlook.of_table(table.id, time.monotonic(), lag_s, small_s, batch_s)
+    return table if catch_up is None else replace(table, catch_up=catch_up)
 
 
 def starting_progress(pipeline: str, slot: str, started_at: datetime) -> Progress:
