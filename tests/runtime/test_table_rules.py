@@ -76,26 +76,26 @@ def test_the_step_after_the_requests_of_the_manifest(
 ) -> None:
     """A resync takes precedence over a retry. A request waits for the table's job, but ends a copy that it outdates."""
     table.copy.settings = SETTINGS
-    assert request_step(table, COPIED, config, wanted) is step
+    assert request_step(table, COPIED, SETTINGS, config, wanted) is step
 
 
 def test_settings_that_parked_a_table_are_not_tried_again() -> None:
     """A copy with these settings was refused. It is made again for other settings, or when a user requests it."""
     table = record(parked("kept_rows_masked"))
     table.copy.settings = OTHERS
-    assert request_step(table, COPIED, TableConfig(), OTHERS) is RequestStep.NOTHING
-    assert request_step(table, COPIED, TableConfig(retry_nonce=1), OTHERS) is RequestStep.RETRY
-    assert request_step(table, COPIED, TableConfig(resync_nonce=1), OTHERS) is RequestStep.RESYNC
+    assert request_step(table, COPIED, SETTINGS, TableConfig(), OTHERS) is RequestStep.NOTHING
+    assert request_step(table, COPIED, SETTINGS, TableConfig(retry_nonce=1), OTHERS) is RequestStep.RETRY
+    assert request_step(table, COPIED, SETTINGS, TableConfig(resync_nonce=1), OTHERS) is RequestStep.RESYNC
     table.copy.settings = SETTINGS
-    assert request_step(table, COPIED, TableConfig(), OTHERS) is RequestStep.RESYNC
+    assert request_step(table, COPIED, SETTINGS, TableConfig(), OTHERS) is RequestStep.RESYNC
 
 
 def test_requests_wait_until_an_abandoned_shadow_copy_is_removed() -> None:
     """A new shadow copy could not begin before that."""
     table = record()
     table.resync.step = Step.ABANDONED
-    assert request_step(table, COPIED, TableConfig(resync_nonce=1), SETTINGS) is RequestStep.WAIT
-    assert request_step(table, COPIED, TableConfig(), SETTINGS) is RequestStep.NOTHING
+    assert request_step(table, COPIED, SETTINGS, TableConfig(resync_nonce=1), SETTINGS) is RequestStep.WAIT
+    assert request_step(table, COPIED, SETTINGS, TableConfig(), SETTINGS) is RequestStep.NOTHING
 
 
 @pytest.mark.parametrize("phase", [FinishedCopy(LSN), SyncWait(LSN), Catchup(LSN)], ids=lambda p: p.name)

@@ -218,7 +218,7 @@ def _reason(config: PipelineConfig, name: QualifiedTable, controls: TableControl
     wanted = CopySettings.of(config, name, before)
     if settings_changed(before, wanted):
         return SETTINGS_CHANGED
-    request = pending_request(controls or TableControls(), config.table(name), wanted)
+    request = pending_request(controls or TableControls(), before, config.table(name), wanted)
     return REQUESTED if requested or request is TableRequest.RESYNC else ""
 
 

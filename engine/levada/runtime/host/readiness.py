@@ -268,7 +268,7 @@ def _copied_again(config: PipelineConfig, controls: TableControls | None) -> boo
     if controls is None or before is None:
         return False
     wanted = CopySettings.of(config, before.table, before)
-    request = pending_request(controls, config.table(before.table), wanted)
+    request = pending_request(controls, before, config.table(before.table), wanted)
     return request is TableRequest.RESYNC or not config.is_selected(before.table)
 
 

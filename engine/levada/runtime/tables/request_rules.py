@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 
 from levada.runtime.config import TableConfig
@@ -28,17 +27,24 @@ class RequestStep(StrEnum):
 
 
 def request_step(
-    record: TableRecord, controls: TableControls, table_config: TableConfig, wanted: CopySettings
+    record: TableRecord,
+    controls: TableControls,
+    before: CopySettings | None,
+    table_config: TableConfig,
+    wanted: CopySettings,
 ) -> RequestStep:
-    """Return the next step for the table. ``wanted`` are the settings of a copy that begins now."""
+    """Return the next step for the table.
+
+    ``before`` are the settings of its last copy, and ``wanted`` those of a copy that begins now.
+    """
     if record.busy is Job.COPY:
         other = record.copy.settings not in (None, wanted)
         requested = table_config.resync_nonce not in (0, controls.resync_nonce)
         return RequestStep.CANCEL_COPY if other or requested else RequestStep.WAIT
-    request = pending_request(controls, table_config, wanted)
+    request = pending_request(controls, before, table_config, wanted)
     if request is TableRequest.RESYNC and isinstance(record.phase, Errored) and record.copy.settings == wanted:
         # A copy with these settings has parked the table, and another one would be refused again.
-        request = pending_request(replace(controls, made_as=wanted.to_text()), table_config, wanted)
+        request = pending_request(controls, wanted, table_config, wanted)
     if (record.busy or record.resync.abandoned) and request is not TableRequest.NOTHING:
         return RequestStep.WAIT
     if isinstance(record.phase, Init):

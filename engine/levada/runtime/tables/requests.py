@@ -193,12 +193,15 @@ class TableRequest(StrEnum):
     RESYNC = "resync"
 
 
-def pending_request(controls: TableControls, config: TableConfig, wanted: CopySettings) -> TableRequest:
+def pending_request(
+    controls: TableControls, before: CopySettings | None, config: TableConfig, wanted: CopySettings
+) -> TableRequest:
     """Return the request that the manifest makes and that was not acted on. Resync takes precedence over retry.
 
-    A nonce of 0 requests nothing, because it stands for a field that is absent from the manifest.
+    ``before`` are the settings of the last copy, which ``controls`` has as text. A nonce of 0 requests nothing, because
+    it stands for a field that is absent from the manifest.
     """
-    if config.resync_nonce not in (0, controls.resync_nonce) or settings_changed(last_copy_settings(controls), wanted):
+    if config.resync_nonce not in (0, controls.resync_nonce) or settings_changed(before, wanted):
         return TableRequest.RESYNC
     if config.retry_nonce not in (0, controls.retry_nonce):
         return TableRequest.RETRY
@@ -211,7 +214,7 @@ def settings_changed(before: CopySettings | None, wanted: CopySettings) -> bool:
     Other rows of a copy are no change, because a copy that takes fewer would remove what the table has. After a rename
     at the source only the place and the columns are compared, because the other settings are given by name.
     """
-    if before is None:
+    if before is None or before == wanted:
         return False
     if before.choice != wanted.choice:
         return True

@@ -37,8 +37,9 @@ def apply_manifest_resyncs(config: PipelineConfig, store: PipelineStore, tables:
         if controls is None or phase is None or isinstance(phase, Init):
             continue
         table_config = config.table(table.name)
-        wanted = CopySettings.of(config, table.name, last_copy_settings(controls))
-        if pending_request(controls, table_config, wanted) is TableRequest.RESYNC:
+        before = last_copy_settings(controls)
+        wanted = CopySettings.of(config, table.name, before)
+        if pending_request(controls, before, table_config, wanted) is TableRequest.RESYNC:
             store_kept_copy(store, table.id, None)
             store.update_table_replication_states({table.id: Init()})
             nonces = replace(controls, retry_nonce=table_config.retry_nonce, resync_nonce=table_config.resync_nonce)

@@ -62,7 +62,8 @@ class TableRequests(Part):
     def _apply_manifest(self, record: TableRecord) -> None:
         table_config = self._config_ref.current.table(record.name)
         wanted = self._handled.wanted_settings(record)
-        match request_step(record, self._handled.controls(record), table_config, wanted):
+        before = self._handled.last_settings(record)
+        match request_step(record, self._handled.controls(record), before, table_config, wanted):
             case RequestStep.WAIT:
                 return
             case RequestStep.CANCEL_COPY:
@@ -74,7 +75,7 @@ class TableRequests(Part):
             case RequestStep.RETRY:
                 self._retries.retry_on_demand(record)
             case RequestStep.APPLY_SETTINGS:
-                self._columns.apply_configured(record, self._handled.last_settings(record))
+                self._columns.apply_configured(record, before)
             case RequestStep.NOTHING:
                 pass
         self._handled.mark_handled(record)
