@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.segments.changes import NO_TRANSACTIONS
 
-from levada.apply.schedule import apply_due
+from levada.apply.schedule import apply_due, batches_per_thread
 from levada.segments.manifest import Manifest
 from levada.values import Lsn, Witness
 
@@ -46,3 +46,12 @@ def test_time_in_an_open_segment_counts() -> None:
     )
     assert segment.span_s == 0.75
     assert Manifest("p", 1, Lsn(1), Lsn(9), (), (), (), (), 0, NO_TRANSACTIONS, None, None, {}).span_s == 0.0
+
+
+@given(seconds, st.floats(0.001, 1000))
+def test_a_thread_has_work_until_batches_are_started_again(interval: float, batch: float) -> None:
+    """The walk over thousands of tables takes longer than a batch. The batches that wait have a bound."""
+    count = batches_per_thread(interval, batch)
+    assert count * batch >= min(interval, 32 * batch)
+    assert 2 <= count <= 32
+    assert batches_per_thread(0.0, batch) == batches_per_thread(interval, 0.0) == 2

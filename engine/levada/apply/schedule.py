@@ -1,4 +1,4 @@
-"""The schedule of a table's batches: late enough for large batches, early enough for the table's freshness. Pure."""
+"""The schedule of batches: late enough for large batches, early enough for the freshness of each table. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ _SHARE_OF_THREADS: Final = 0.5
 """The share of the time in which the threads apply small batches of many tables. Otherwise batches become larger."""
 _LATEST: Final = 0.5
 """The longest wait as a share of the freshness. It takes precedence over the duration of batches."""
+_BATCHES_PER_THREAD: Final = 2
+"""The batch that a thread applies and the next one. One that waits longer lacks what is staged meanwhile."""
+_MOST_PER_THREAD: Final = 32
+"""The most batches that a thread has, however long it is until more can be started."""
 
 
 def apply_due(
@@ -32,3 +36,13 @@ def apply_due(
         return True
     wait = max(freshness_s * _SHARE_OF_FRESHNESS, last_apply_s * _DUTY, round_s / _SHARE_OF_THREADS)
     return waited_s >= min(wait, freshness_s * _LATEST)
+
+
+def batches_per_thread(interval_s: float, batch_s: float) -> int:
+    """Return how many batches a thread has at a time.
+
+    ``interval_s`` is the time from one start of batches to the next, which is long with thousands of tables. A thread
+    then has the batches of ``batch_s`` seconds that it applies meanwhile, and the next one.
+    """
+    needed = interval_s / batch_s if batch_s > 0 else 0
+    return int(min(max(_BATCHES_PER_THREAD, 1 + needed), _MOST_PER_THREAD))

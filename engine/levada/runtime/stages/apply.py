@@ -11,6 +11,7 @@ from typing import Final
 
 from levada.apply.applier import Applied, Applier
 from levada.apply.moves import MovePlan
+from levada.apply.schedule import batches_per_thread
 from levada.destinations import Ordering
 from levada.destinations.answers import perform, require_watermark
 from levada.errors import DestinationChanged, Permanent
@@ -30,8 +31,6 @@ from levada.values import Lsn, TableId
 _log = logging.getLogger(__name__)
 _WEIGHT: Final = 0.1
 """The weight of the last batch in the average duration."""
-_BATCHES_PER_THREAD: Final = 2
-"""The batch that a thread applies and the next one. One that waits longer lacks what is staged meanwhile."""
 _READS_PER_THREAD: Final = 16
 """The watermarks that a thread may read before a batch that becomes due meanwhile. Each takes 3 to 30 ms."""
 _MAINTAINED_AT_ONCE: Final = 2
@@ -59,6 +58,7 @@ class ApplyStage(Stage):
         """The number of tables whose maintenance was submitted and has not ended."""
         self._batch_s = 0.0
         """The duration of a batch of one table in seconds, on average over the last ones."""
+        self._started_at: float | None = None
         parts.inbox.on(WatermarkRead, self._watermark_read)
         parts.inbox.on(ApplyEnded, self._ended)
         parts.inbox.on(MaintainEnded, self._maintenance_ended)
@@ -117,7 +117,8 @@ class ApplyStage(Stage):
 
         A destination that orders changes by pipeline gets one batch for all tables, others get one for each table.
         """
-        free = self._threads * _BATCHES_PER_THREAD - self._batches
+        since, self._started_at = now - (now if self._started_at is None else self._started_at), now
+        free = self._threads * batches_per_thread(since, self._batch_s) - self._batches
         if free <= 0:
             return
         tables, backlog = self._registry.tables.values(), self._registry.backlog
