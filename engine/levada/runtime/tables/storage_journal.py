@@ -34,13 +34,13 @@ from levada.runtime.tables.streamed_leaves import StreamedLeaves
 from levada.runtime.tables.streamed_truncates import StreamedTruncates
 from levada.schema.flaws import LeafFlaw, flaw_error
 from levada.schema.retypes import Cast
-from levada.schema.rewrites import RowsChanged, Witness, find_change
+from levada.schema.rewrites import RowsChanged, Witness, find_change, find_missing_key
 from levada.schema.storage import TableStorage
 from levada.schema.table import NEWEST_VERSION
 from levada.schema.types import MOMENTS
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Errored, Init
-from levada.values import Lsn, QualifiedTable, TableId, resync_command
+from levada.values import Lsn, QualifiedTable, TableId, TableMode, resync_command
 
 if TYPE_CHECKING:
     from levada.segments.manifest import Manifest
@@ -240,6 +240,9 @@ class StorageJournal:
                 what = "a partition was created or attached, and has left again with rows that were streamed meanwhile"
                 self._park(record, rows_changed(record.name, RowsChanged("partition_changed", what, lost)))
                 continue
+            if storage.primary is None:
+                # Its next key is another one.
+                storage = replace(storage, primary=known.storage.primary)
             storage = self._streamed.with_rows(storage, record.id, leaves)
             storage = self._emptied.without_explained(record.id, storage, known.storage, snapshot.start)
             unseen = {o: m for o, m in known.created.items() if m.xid and not snapshot.shows(m.xid)}
@@ -346,7 +349,8 @@ class StorageJournal:
             # Not one that is masked, or stored as text.
             moments = frozenset(c.attnum for c in columns if c.type.kind in MOMENTS and c.mask is None)
             witness = replace(witness, moments=moments)
-        found = find_change(record.id, names, before, after, witness)
+        keyless = find_missing_key(before, after, witness) if record.place.mode == TableMode.UPSERT else None
+        found = keyless or find_change(record.id, names, before, after, witness)
         if found is not None and self._moves is not None:
             at = None if statement is None else (statement.committed, statement.ordinal)
             found, before = self._move(self._moves, record, names, before, after, found, witness, at)
@@ -456,6 +460,8 @@ def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:
     hint = resync_command(table)
     if found.code == codes.PARTITION_CHANGED:
         return NeedsOperator("partition_changed", f"table {table}: {found.what}", hint=hint)
+    if found.code == codes.KEY_CHANGED:
+        return NeedsOperator("key_changed", f"table {table}: {found.what}", hint=hint)
     if found.code == codes.TYPE_CHANGED:
         return NeedsOperator("type_changed", f"table {table}: {found.what}", hint=hint)
     return NeedsOperator("table_rewritten", f"table {table}: {found.what}", hint=hint)
