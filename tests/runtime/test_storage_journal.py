@@ -66,7 +66,7 @@ class Journal:
         truncate = Truncate(Lsn(25), 0, (TABLE,), False, False, 0, xid, (QualifiedTable("public", "t"),))
         files = (SimpleNamespace(last_lsn=Lsn(rows_to)),) if rows_to else ()
         manifest: Any = SimpleNamespace(truncates=(truncate,), files_of=lambda table: files)
-        self.journal.record_truncates(manifest)
+        self.journal.record_segment(manifest)
 
     def judge(self, staged: int) -> None:
         self.journal.evaluate_snapshots([self.record], Lsn(staged))

@@ -130,6 +130,11 @@ class TableStorage:
             return False
         return _identity(replace(self, leaves=kept)) == _identity(earlier)
 
+    def has_key_of(self, earlier: TableStorage) -> bool:
+        """Return True if the primary key is the same as in an earlier state, or if there was none in both."""
+        own, former = self.primary, earlier.primary
+        return (own and own.constraint) == (former and former.constraint)
+
     def to_text(self) -> str:
         """Return the storage as JSON, in the form that `from_json` reads."""
         return json.dumps(

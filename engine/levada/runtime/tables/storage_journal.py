@@ -35,8 +35,8 @@ from levada.runtime.tables.streamed_truncates import StreamedTruncates
 from levada.schema.flaws import LeafFlaw, flaw_error
 from levada.schema.retypes import Cast
 from levada.schema.rewrites import RowsChanged, Witness, find_change, find_missing_key
-from levada.schema.storage import TableStorage
-from levada.schema.table import NEWEST_VERSION
+from levada.schema.storage import PrimaryKey, TableStorage
+from levada.schema.table import NEWEST_VERSION, IdentityKind
 from levada.schema.types import MOMENTS
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Errored, Init
@@ -79,6 +79,8 @@ class StorageJournal:
         self.columns = SilentColumns(store, park)
         self._snapshots: list[tuple[StorageSnapshot, Mapping[TableId, Columns]]] = []
         """The oldest snapshot that was not evaluated yet, and the newest, each with the marks written before it."""
+        self._full: dict[TableId, Lsn] = {}
+        """The commit of the newest version with REPLICA IDENTITY FULL, of tables whose key identifies rows."""
         self.verified_lsn = Lsn(0)
         """The end of the WAL before the last evaluated snapshot was read whose columns the stream has shown."""
 
@@ -91,6 +93,7 @@ class StorageJournal:
     def forget(self, table: TableId) -> None:
         """Delete the baseline of a table."""
         self._truncates.forget(table)
+        self._full.pop(table, None)
         self.columns.forget(table)
         self._emptied.forget(table)
         self._streamed.forget(table)
@@ -119,9 +122,17 @@ class StorageJournal:
             else:
                 self._evaluate_announcement(record, report)
 
-    def record_truncates(self, manifest: Manifest) -> None:
-        """Record the TRUNCATEs of a segment, which change the storage too, and the rows after them."""
+    def record_segment(self, manifest: Manifest) -> None:
+        """Record the TRUNCATEs of a segment, which change the storage too, the rows after them, and FULL identities."""
         self._truncates.add(manifest)
+        for relation in manifest.relations:
+            if relation.schema.identity is IdentityKind.FULL:
+                table = relation.schema.id
+                self._full[table] = relation.commit_lsn
+                known = self._baseline(table)
+                if known is not None and known.storage.primary is not None and not known.storage.primary.full:
+                    primary = replace(known.storage.primary, full=True)
+                    self._keep(table, replace(known, storage=replace(known.storage, primary=primary)))
 
     def table_altered(self, record: TableRecord, report: _Announced) -> None:
         """Evaluate an announced statement. While the table is copied, hold it until the copy's snapshot is known."""
@@ -212,6 +223,15 @@ class StorageJournal:
             if self.columns.compare(snapshot, marked, tables) and not self._explains(tables):
                 self.verified_lsn = max(self.verified_lsn, snapshot.start)
 
+    def _primary(self, table: TableId, known: Baseline, snapshot: StorageSnapshot) -> PrimaryKey | None:
+        """Return the key in a snapshot, or the former one while there is none, so that the next one is another.
+
+        It counts as FULL if the table was that later.
+        """
+        primary = snapshot.tables[table].primary or known.storage.primary
+        later = self._full.get(table, Lsn(0)) >= snapshot.start
+        return replace(primary, full=True) if primary is not None and later else primary
+
     def _explains(self, tables: Iterable[TableRecord]) -> bool:
         """Return True if a table still has rows of a partition that this snapshot shows as emptied or gone."""
         if self._moves is None:
@@ -240,9 +260,7 @@ class StorageJournal:
                 what = "a partition was created or attached, and has left again with rows that were streamed meanwhile"
                 self._park(record, rows_changed(record.name, RowsChanged("partition_changed", what, lost)))
                 continue
-            if storage.primary is None:
-                # Its next key is another one.
-                storage = replace(storage, primary=known.storage.primary)
+            storage = replace(storage, primary=self._primary(record.id, known, snapshot))
             storage = self._streamed.with_rows(storage, record.id, leaves)
             storage = self._emptied.without_explained(record.id, storage, known.storage, snapshot.start)
             unseen = {o: m for o, m in known.created.items() if m.xid and not snapshot.shows(m.xid)}

@@ -1,9 +1,10 @@
-"""Keys that change while small tables are copied together, of which RELATION messages show nothing under FULL."""
+"""Keys that change while their tables are copied, of which RELATION messages show nothing under FULL."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.rigs.pipeline import HELD, table
 from tests.rigs.replicated import Replicated, replicated
 from tests.rigs.waiting import LIMIT_S, until
 
+import levada.runtime.copies.table_copy
 from levada.capture.resolver import TableResolver
 from levada.copy.group_guard import GroupGuard
 from levada.errors import LevadaError, NeedsOperator
@@ -44,6 +46,32 @@ def _after_the_locks(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) 
     monkeypatch.setattr(GroupGuard, "release", released)
 
 
+def _before_the_locks(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
+    """Let ``work`` run once, after the snapshot of the first group and before its locks."""
+    start, left = GroupGuard.start, [work]
+
+    def started(guard: GroupGuard) -> Mapping[TableId, LevadaError]:
+        if left:
+            left.pop()()
+        return start(guard)
+
+    monkeypatch.setattr(GroupGuard, "start", started)
+
+
+def _before_the_lock(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
+    """Let ``work`` run once, after the snapshot of the first copy of one table and before its lock."""
+    hold, left = levada.runtime.copies.table_copy.hold_table, [work]
+
+    @contextmanager
+    def late(*args: Any) -> Iterator[Any]:
+        if args[1].name.name == "t" and left:
+            left.pop()()
+        with hold(*args) as guard:
+            yield guard
+
+    monkeypatch.setattr(levada.runtime.copies.table_copy, "hold_table", late)
+
+
 def _received(shop: Replicated) -> None:
     """Wait until capture has everything that is committed now."""
     [(end,)] = shop.db.query("SELECT pg_current_wal_flush_lsn()::text")
@@ -57,24 +85,37 @@ def _mode(shop: Replicated) -> str:
     return table(until(shop.pipeline.progress, lambda p: table(p, "t").phase == "Ready"), "t").mode
 
 
-def test_a_key_that_is_dropped_after_the_locks_of_a_group_is_none(
-    replicated: Replicated, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("moment", "copies", "code"),
+    [(_after_the_locks, 1, "mode_changed"), (_before_the_locks, 1, ""), (_before_the_lock, 8, "table_changed")],
+)
+def test_a_key_that_is_dropped_during_the_copy_is_none(
+    replicated: Replicated,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: Callable[[pytest.MonkeyPatch, Callable[[], None]], None],
+    copies: int,
+    code: str,
 ) -> None:
-    """Rows that the key no longer keeps apart are never taken for one."""
+    """Rows that the key no longer keeps apart are never taken for one. A copy by itself is retried, here never."""
     _create(replicated, " PRIMARY KEY")
 
     def drop() -> None:
         replicated.db.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
         _received(replicated)
 
-    _after_the_locks(monkeypatch, drop)
-    replicated.start(wait=False, copy_tables=1, default_table=HELD)
+    moment(monkeypatch, drop)
+    replicated.start(wait=False, copy_tables=copies, default_table=HELD)
     assert replicated.pipeline is not None
     pipeline = replicated.pipeline
     until(pipeline.progress, lambda p: all(t.phase in ("Ready", "Errored") for t in p.tables) and len(p.tables) == 3)
     replicated.db.execute("INSERT INTO t VALUES (7, 'one'), (7, 'two')")
-    with pytest.raises(NeedsOperator, match="mode_changed"):
-        until(pipeline.progress, pipeline.caught_up())
+    if code:
+        with pytest.raises(NeedsOperator, match=code):
+            until(pipeline.progress, pipeline.caught_up())
+        return
+    until(pipeline.progress, pipeline.caught_up())
+    assert _mode(replicated) == "Changelog"
+    assert replicated.replica.query("SELECT count(*) FROM shop_public.t") == [(5,)]
 
 
 def test_the_mode_of_a_table_is_that_of_its_copy(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
