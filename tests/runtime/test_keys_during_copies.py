@@ -46,6 +46,19 @@ def _after_the_locks(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) 
     monkeypatch.setattr(GroupGuard, "release", released)
 
 
+def _before_the_version(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
+    """Let ``work`` run after the locks, before the stream has the version, as after a copy in another process."""
+    begin_new, left = TableCopy.begin_new, list[Callable[[], None]]()
+    monkeypatch.setattr(TableCopy, "begin_new", lambda *args: left.append(lambda: begin_new(*args)))
+
+    def work_and_begin() -> None:
+        work()
+        monkeypatch.setattr(TableCopy, "begin_new", begin_new)
+        left.pop()()
+
+    _after_the_locks(monkeypatch, work_and_begin)
+
+
 def _before_the_locks(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
     """Let ``work`` run once, after the snapshot of the first group and before its locks."""
     start, left = GroupGuard.start, [work]
@@ -87,7 +100,12 @@ def _mode(shop: Replicated) -> str:
 
 @pytest.mark.parametrize(
     ("moment", "copies", "code"),
-    [(_after_the_locks, 1, "mode_changed"), (_before_the_locks, 1, ""), (_before_the_lock, 8, "table_changed")],
+    [
+        (_after_the_locks, 1, "mode_changed"),
+        (_before_the_version, 1, "mode_changed"),
+        (_before_the_locks, 1, ""),
+        (_before_the_lock, 8, "table_changed"),
+    ],
 )
 def test_a_key_that_is_dropped_during_the_copy_is_none(
     replicated: Replicated,
