@@ -117,7 +117,7 @@ class Batch:
                 self._settle(parts)
             if way == "stopped":
                 self.world.stop()
-            self._switch(parts, phase, last)
+            self._switch(parts, phase, last, away=way == "stopped")
             self._play_phase(parts, phase, way)
             if way in ("stopped", "killed"):
                 self.world.start()
@@ -126,7 +126,7 @@ class Batch:
                 self.world.engine.kill()
                 self.world.start()
             self.world.check()
-        self._switch(parts, last, last)
+        self._switch(parts, last, last, away=False)
         self._settle(parts)
 
     def _play_phase(self, parts: list[_Part], phase: int, way: str) -> None:
@@ -148,7 +148,7 @@ class Batch:
                 if turn == len(queue) - 1:
                     part.player.end_phase()
 
-    def _switch(self, parts: list[_Part], phase: int, last: int) -> None:
+    def _switch(self, parts: list[_Part], phase: int, last: int, *, away: bool) -> None:
         """Let the publication stream partitions for themselves from the second phase of all but the last one on.
 
         Or let the tables have other partitions in the lake.
@@ -156,8 +156,8 @@ class Batch:
         if self.world.form.leaves:
             for part in parts:
                 part.player.oids.setdefault(0, set()).add("leaves")
-        if self.world.form.repartitioned and phase < last:
-            self.world.repartition()
+        if (self.world.form.repartitioned and phase < last) or (self.world.form.filtered and away):
+            self.world.change_settings()
         if self.world.form.switched and phase in (1, last):
             self.world.switch(root=phase == last)
             for part in parts:

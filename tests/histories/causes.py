@@ -11,14 +11,14 @@ _IDENTITY: Final = frozenset({
     "drop column", "drop and add column", "drop type", "not null", "attach partition", "create partition",
     "inheritance", "add generated column", "drop expression", "detach partition", "retype column",
     "partition in the place of one", "attach partition for a while", "detach partition for a while",
-    "key of a new column",
+    "key of a new column", "key for a while", "table again", "table becomes partition",
 })  # fmt: skip
 """Statements that can change what identifies a row."""
 _PARTITION: Final = frozenset({
     "attach partition", "detach partition", "drop partition", "truncate partition", "create partition", "drop table",
     "widen column", "retype column", "rewrite", "truncate", "swap tables", "add computed column", "add identity column",
     "persistence", "domain", "drop expression", "add generated column", "detach partition for a while",
-    "attach partition for a while", "partition in the place of one",
+    "attach partition for a while", "partition in the place of one", "table becomes partition",
 })  # fmt: skip
 _VALUES: Final = frozenset({
     "retype column", "widen column", "add computed column", "add identity column", "drop expression", "domain",
@@ -28,12 +28,13 @@ _VALUES: Final = frozenset({
 _NAMES: Final = frozenset({
     "rename table", "swap tables", "create table", "create partitioned table", "set schema", "rename schema",
     "attach partition", "detach partition", "create partition", "detach partition for a while",
-    "attach partition for a while", "partition in the place of one",
+    "attach partition for a while", "partition in the place of one", "rename chain", "table again",
+    "table becomes partition",
 })  # fmt: skip
 _COLUMNS: Final = frozenset({
     "add column", "add filled column", "add two columns", "drop column", "drop and add column", "rename column",
     "swap columns", "drop type", "add computed column", "add identity column", "retype column", "widen column",
-    "key of a new column",
+    "key of a new column", "table again",
 })  # fmt: skip
 CAUSES: Final = {
     "table_rewritten": _VALUES | {"rewrite"},
@@ -51,11 +52,11 @@ CAUSES: Final = {
     "type_changed": frozenset({"type", "drop type", "retype column"}),
     "identity_missing": _IDENTITY | {"create table"},
     "destination_collision": _NAMES | {"create several tables"},
-    "partition_column_missing": _COLUMNS,
-    "partition_name_taken": _COLUMNS,
+    "partition_column_missing": _COLUMNS | _NAMES,
+    "partition_name_taken": _COLUMNS | _NAMES,
     "partition_type_unsupported": _VALUES,
     "partition_value_unrepresentable": frozenset({"insert", "insert many", "copy", "upsert", "update", "merge"}),
-    "table_renamed": frozenset({"rename schema", "rename table", "set schema"}),
+    "table_renamed": frozenset({"rename schema", "rename table", "set schema", "rename chain"}),
     "ambiguous_columns": _COLUMNS | {"create table", "inheritance"},
 }
 _WITHOUT_TRIGGER: Final = {
@@ -93,6 +94,8 @@ def explained(code: str, kinds: set[str], *, calm: bool, form: Form) -> bool:
     causes = CAUSES.get(code, frozenset())
     if not form.trigger:
         causes |= _WITHOUT_TRIGGER.get(code, frozenset())
+    if form.filtered and code == "row_filter_changed":
+        return True
     if form.append and code == "publication_changed":
         causes |= _IDENTITY  # a table that loses or gets an identity moves from one publication to the other one
     if form.stored:

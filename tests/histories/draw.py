@@ -54,7 +54,7 @@ class Draw:
 
     def table(self, wanted: Callable[[Table], bool] = lambda table: True, *, calm: bool = False) -> Table:
         """Return a table. Statements that change more than rows leave the calm ones alone."""
-        with_calm = calm and self.odds(0.2)
+        with_calm = calm and self.odds(0.2 * len(self.calm))
         found = [t for t in self.model.tables if (with_calm or t.name not in self.calm) and wanted(t)]
         return self.one([t for t in found if t.name == self.focus] or found)
 

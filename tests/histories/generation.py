@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import psycopg
-from tests.histories import columns, many_rows, partitions, publications, rows, tables
+from tests.histories import columns, many_rows, partitions, publications, rows, successions, tables
 from tests.histories.draw import KINDS, OF_ROWS, Draw, ImpossibleError
 from tests.histories.findings import Meeting
 from tests.histories.history import BEGIN_HISTORY, History, Step
@@ -16,9 +16,9 @@ from tests.histories.model import read_model
 from tests.histories.player import SESSIONS, Outcome, Player
 from tests.histories.returns import published_again, way_back
 from tests.histories.stored import CREATE, TABLE
-from tests.histories.world import Form
+from tests.histories.world import FILTERED, Form
 
-MODULES: Final = (rows, many_rows, columns, tables, partitions, publications)
+MODULES: Final = (rows, many_rows, columns, tables, partitions, successions, publications)
 """The modules that register kinds of statements."""
 _ALL: Final = {kind: weight for kind, (weight, _) in KINDS.items()}
 _CREATING: Final = ("create table", "create partitioned table")
@@ -73,6 +73,10 @@ _PARTED: Final = (
     "CREATE TABLE {s}.parted (k1 int PRIMARY KEY, i int, b bigint, t text, d date, ts timestamp, n numeric(10,2))"
 )
 _MASKED: Final = "CREATE TABLE {s}.masked (k1 int PRIMARY KEY, c1 text, c2 varchar(20), c3 int, c4 text, c5 text)"
+_FILTERED: Final = (
+    "CREATE TABLE {s}.filtered (k1 int PRIMARY KEY, c1 text, c2 int)",
+    "INSERT INTO {s}.filtered SELECT i, 'n' || i, i FROM generate_series(-3, 12) i",
+)
 _REMASKED: Final = 0.3
 """The share of histories whose masks change after the first phase."""
 
@@ -147,6 +151,8 @@ class Generator:
         self.several = self.rng.random() < (0.7 if self.form.small else 0.2)
         self.phase = 0
         self.draw = Draw(self.rng, read_model(self.player.connection(0), self.player.schema))
+        if self.form.filtered:
+            self.draw.calm |= {FILTERED}
         self.weights = swarm(self.rng, self.met)
         self.bursts = self.rng.choice((0.05, 0.15, 0.4))
         """The share of steps that are a transaction of several statements."""
@@ -168,6 +174,8 @@ class Generator:
             self._play([Step(BEGIN_HISTORY, sql)])
         if self.form.partitioned:
             self._play([Step("create table", _PARTED)])
+        if self.form.filtered:
+            self._play([Step("create table", sql) for sql in _FILTERED])
         if self.form.small:
             self._play([Step("create table", sql) for sql in _LARGE])
         if self.form.stored:
@@ -184,6 +192,8 @@ class Generator:
             self._touch("parted", 0)
         if self.form.masks:
             self._touch("masked", 0)
+        if self.form.filtered:
+            self._touch(FILTERED, 0)
         if self.form.stored:
             for _ in range(4):
                 self._touch(TABLE, 0)

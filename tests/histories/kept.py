@@ -173,5 +173,17 @@ RETURNING: Final = (
         "UPDATE {s}.t1 SET c1 = 'as a partition' WHERE k1 > 20",
         "ALTER TABLE {s}.t1 DETACH PARTITION {s}.loose",
     ),
+    # Rows that no key keeps apart are written while a table has none.
+    _history(
+        (_KEYED, _ROWS, ("replica identity", "ALTER TABLE {s}.t1 REPLICA IDENTITY FULL", _TABLE)),
+        (
+            (
+                "key for a while",
+                "ALTER TABLE {s}.t1 DROP CONSTRAINT t1_pkey; INSERT INTO {s}.t1 VALUES (7, 'one'), (7, 'two');"
+                " DELETE FROM {s}.t1 WHERE c1 = 'one'; ALTER TABLE {s}.t1 ADD PRIMARY KEY (k1)",
+                _TABLE,
+            ),
+        ),
+    ),
 )
-"""Histories in which a partition leaves or enters its table for a moment. They are played without the event trigger."""
+"""Histories in which a partition or a key leaves its table for a moment. They are played without the event trigger."""

@@ -31,11 +31,12 @@ _UNFILLED: Final = frozenset({
     "add computed column", "add identity column", "column default", "key of a new column",
 })  # fmt: skip
 """Statements that give existing rows values which no change shows. A changelog has NULL for them."""
-_KEYS: Final = frozenset({"replace key", "add key", "drop key", "key of a new column"})
+_KEYS: Final = frozenset({"replace key", "add key", "drop key", "key of a new column", "key for a while"})
 """Statements that give a table another key."""
 _CHANGING: Final = frozenset({
     "update", "upsert", "move key", "swap keys", "delete", "delete all", "merge", "replace key", "drop key",
-    "update much", "move many keys", "delete much", "key of a new column",
+    "update much", "move many keys", "delete much", "key of a new column", "key for a while", "merge moved key",
+    "table becomes partition",
     "replica identity", "identity of partitions", "attach partition for a while", "detach partition for a while",
 })  # fmt: skip
 """Statements that update or delete rows, or do so before the table has no identity any more."""

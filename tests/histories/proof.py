@@ -29,6 +29,7 @@ WORLDS: Final = {
     "a_list_is_repeated_zero_times": ("iceberg-18", "internal_error"),
     "an_emptied_table_is_rewritten": ("ducklake-18", "table_rewritten"),
     "a_partition_that_returns_is_the_same": ("ducklake-16-notrigger", ""),
+    "a_key_that_returns_is_the_same": ("ducklake-16-notrigger-resync", "rows in the lake"),
     "a_partition_that_was_streamed_is_forgotten": ("ducklake-16-notrigger", "rows in the lake"),
 }
 """The faults of the rule "histories" in `tests.mutants`, each with a world in which it shows, and its sign there.

@@ -156,6 +156,23 @@ def truncate(draw: Draw) -> Made:
     return table, [f"TRUNCATE {table.sql}{draw.one(('', '', ' RESTART IDENTITY', ' CASCADE'))}"]
 
 
+@statement("merge moved key", 2)
+def merge_moved_key(draw: Draw) -> Made:
+    """Merge a row that gets another key, or is deleted, and insert one of the former key."""
+    table = draw.table(lambda t: len(t.key) == 1, calm=True)
+    if draw.model.major < 15:
+        raise ImpossibleError
+    key = table.column(table.key[0])
+    one, other = (f"{value(draw.rng, key.type, key=True)}::{key.type}" for _ in range(2))
+    name = quoted(key.name)
+    return table, [
+        f"MERGE INTO {table.sql} t USING (SELECT {one} AS k) s ON t.{name} = s.k"
+        f" WHEN MATCHED AND NOT EXISTS (SELECT FROM {table.sql} o WHERE o.{name} = {other}) THEN"
+        f" UPDATE SET {name} = {other} WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT ({name}) VALUES (s.k)",
+        f"INSERT INTO {table.sql} ({name}) VALUES ({one}) ON CONFLICT DO NOTHING",
+    ]
+
+
 @statement("merge", 4)
 def merge(draw: Draw) -> Made:
     """Merge a row."""

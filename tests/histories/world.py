@@ -49,7 +49,12 @@ _WORDS: Final = (
     "generated",
     "stored",
     "repartitioned",
+    "filtered",
 )
+FILTERED: Final = "filtered"
+"""The name of the tables of which a part of the rows is replicated."""
+_FILTERS: Final = ("k1 % 3 <> 0", "k1 > 2", "true", "k1 % 3 = 1", "k1 < 0 OR k1 > 4")
+"""The row filters of these tables, in turn."""
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
     "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
@@ -103,6 +108,8 @@ class Form:
     """True if each history has a table with columns in types that a TableSync chooses."""
     repartitioned: bool = False
     """True if each phase partitions the Iceberg tables in another way."""
+    filtered: bool = False
+    """True if each history has a table with a row filter, which changes while the engine is away."""
 
     def __str__(self) -> str:
         words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
@@ -153,9 +160,10 @@ class World:
         """Return how a history's table is partitioned in the lake, empty if it has none."""
         return _transform(self.form, int(space[1:].split("_")[0]), self._turn) if self.form.partitioned else ""
 
-    def repartition(self) -> None:
-        """Let the manifest partition each table in the next way."""
+    def change_settings(self) -> None:
+        """Let the manifest partition each table in the next way, and take other rows."""
         self._turn += 1
+        self.engine.spec["tables"]["include"] = _include(self.form, self._turn)
         self.write_manifest()
 
     def write_manifest(self) -> None:
@@ -324,6 +332,8 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
                 add_hstore(connection)
     # A start without any table is refused.
     source.execute("CREATE SCHEMA first_h", "CREATE TABLE first_h.first (id int PRIMARY KEY)")
+    if form.filtered:
+        source.execute(f"CREATE TABLE first_h.{FILTERED} (k1 int PRIMARY KEY)")
     readers: dict[str, Callable[[], Reader]] = {
         "ducklake": lambda: DuckLakeReader(lake, folder, form.changelog, form.keeps),
         "iceberg": lambda: IcebergReader(folder, form.changelog, 3 if form.v3 else 2, form.keeps),
@@ -333,7 +343,7 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
     made = World(form, Engine(source, folder), twin, readers[form.destination]())
     made.engine.spec = {
         "tables": {
-            "include": [{"schema": "*_h", "name": "*"}],
+            "include": _include(form, 0),
             "onUnstreamable": _on_unstreamable(form),
             **({"onPartitionGone": "Keep"} if form.keep else {}),
             **({"deletes": "Mark" if form.mark else "Ignore"} if form.mark or form.ignore else {}),
@@ -378,6 +388,12 @@ def _write_source(made: World) -> None:
 
 def _on_unstreamable(form: Form) -> str:
     return "Resync" if form.resync else "Hold"
+
+
+def _include(form: Form, turn: int) -> list[dict[str, str]]:
+    """Return the entries of the manifest after some changes of its settings."""
+    filtered = {"schema": "*_h", "name": FILTERED, "where": _FILTERS[turn % len(_FILTERS)]}
+    return [*([filtered] if form.filtered else []), {"schema": "*_h", "name": "*"}]
 
 
 def _transform(form: Form, number: int, turn: int) -> str:

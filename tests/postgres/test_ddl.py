@@ -364,7 +364,9 @@ def test_an_announcement_is_what_the_catalog_has(versions: Database, stream: Rep
     assert [m.name.name for m in messages] == ["plain", "arrays", "made", "root", "arrays"]
     with versions.connection.connect() as c:
         for message in (*messages[:1], *messages[2:]):
-            assert message.description == read_table_description(c, message.table_id)
+            found = read_table_description(c, message.table_id)
+            # Announcements show each change of a key, so that they need not identify it.
+            assert message.description == replace(found, storage=replace(found.storage, primary=None))
 
 
 def test_an_unlogged_table_is_announced(versions: Database, stream: ReplicationStream) -> None:

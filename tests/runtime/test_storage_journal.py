@@ -65,8 +65,8 @@ class Journal:
         """Stage a TRUNCATE of the table, and rows of it that were committed up to an LSN, 0 for none."""
         truncate = Truncate(Lsn(25), 0, (TABLE,), False, False, 0, xid, (QualifiedTable("public", "t"),))
         files = (SimpleNamespace(last_lsn=Lsn(rows_to)),) if rows_to else ()
-        manifest: Any = SimpleNamespace(truncates=(truncate,), files_of=lambda table: files)
-        self.journal.record_truncates(manifest)
+        manifest: Any = SimpleNamespace(truncates=(truncate,), relations=(), files_of=lambda table: files)
+        self.journal.record_segment(manifest)
 
     def judge(self, staged: int) -> None:
         self.journal.evaluate_snapshots([self.record], Lsn(staged))

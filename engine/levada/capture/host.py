@@ -33,6 +33,10 @@ class CaptureHost:
         """Return True if a table without a version is to replicate. A table with a version is, under any name."""
         return True
 
+    def is_copied(self, table: TableId) -> bool:
+        """Return True while a table is copied. The version of a copy in another process is not known before its end."""
+        return False
+
     comments_mask: ClassVar[bool] = False
     """True if comments at the source mask columns, see `levada.schema.mask_comments`."""
 

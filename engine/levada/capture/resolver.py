@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from levada.capture.alterations import Alterations
 from levada.capture.announcements import Announcements
@@ -54,6 +54,7 @@ from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, Ta
 
 _log = logging.getLogger(__name__)
 
+_Before: TypeAlias = ReplicatedTableSchema | None
 _VERSIONS_IN_A_COMMIT: Final = 24
 """The length, in bytes, of the LSN range for the version numbers of one transaction.
 
@@ -186,7 +187,7 @@ class TableResolver(SchemaResolver):
             self._alterations.add(ddl, message, at)
             return None
         if isinstance(ddl, CreatedPartitions | AlteredPartitions):
-            if self._before(ddl.table_id, at) is not None and ddl.table_id not in self._left_out:
+            if self._is_followed(ddl.table_id, at):
                 self._alterations.add(ddl, message, at)
             return None
         with self._of_one_table(ddl.table_id, ddl.description.name, at):
@@ -213,16 +214,21 @@ class TableResolver(SchemaResolver):
             if partitions := ddl.partitions.get(publication):
                 self._host.tables_unpublished(partitions, streamed_as_root, Lsn(at))
         before = self._before(ddl.table_id, at)
-        if before is None or ddl.table_id in self._left_out:
+        if not self._is_followed(ddl.table_id, at):
             # The RELATION before the first row of the table has the same information.
             return None
         if ddl.outdated:
-            self._leave_out(ddl.table_id, before.name, outdated(before.name), at)
+            if before is not None:
+                self._leave_out(ddl.table_id, before.name, outdated(before.name), at)
             return None
         self._alterations.add(ddl, message, at)
         # A transaction without a lock on the table has not altered its columns, and one that has may have been
         # committed since.
         return self._described(ddl.description, before, at) if ddl.locked else None
+
+    def _is_followed(self, table: TableId, at: SnapshotId) -> bool:
+        """Return True if the table has a version, or gets that of its copy, and its changes are not skipped."""
+        return table not in self._left_out and (self._before(table, at) is not None or self._host.is_copied(table))
 
     def _marked(self, message: LogicalMessage, at: SnapshotId) -> ReplicatedTableSchema | None:
         """Return the version that begins at a mark, or None if the stream has shown it before."""
@@ -245,21 +251,22 @@ class TableResolver(SchemaResolver):
         return stored
 
     def _described(
-        self, description: TableDescription, before: ReplicatedTableSchema, at: SnapshotId, *, by_statement: bool = True
+        self, description: TableDescription, before: _Before, at: SnapshotId, *, by_statement: bool = True
     ) -> ReplicatedTableSchema | None:
-        """Return the version with the columns of ``description``, or None if it is ``before``.
+        """Return the version with the columns of ``description``, or None if it is ``before``, None during a copy.
 
         ``by_statement`` is True if a statement was announced, which shows how it made the values of rows.
         """
         description = self._catalog.as_streamed(description)
-        table, name = description.id, before.name
+        table, name = description.id, description.name if before is None else before.name
         choice = self._choice(table, name, before)
         excluded = choice.excluded
-        if self._commented(table, choice) != ColumnChoice.of(before):
+        if self._commented(table, choice) != (choice if before is None else ColumnChoice.of(before)):
             # The catalog shows which columns have these names, and the RELATION is compared with it.
             return None
         try:
-            require_same_exclusion(before, excluded, {c.attnum: c.name for c in description.columns})
+            if before is not None:
+                require_same_exclusion(before, excluded, {c.attnum: c.name for c in description.columns})
             columns = self._catalog.column_list(table)
             description.require_streamed_key(columns)
             announced = description.schema(
@@ -272,12 +279,16 @@ class TableResolver(SchemaResolver):
             require_usable_names(name, announced.columns)
             announced = self._masked(announced, choice, before)
             require_masked(announced, description.storage.generated)
-            if not by_statement:
+            if before is not None and not by_statement:
                 require_known_zone(before, announced)
         except NeedsOperator as error:
-            self._leave_out(table, name, error, at)
+            # A copy whose snapshot is later finds the same.
+            if before is not None:
+                self._leave_out(table, name, error, at)
             return None
-        return None if same_version(before, announced) else self._adopt(replace(announced, name=name), before, at)
+        if before is not None and same_version(before, announced):
+            return None
+        return self._adopt(replace(announced, name=name), before, at)
 
     def truncated(self, tables: Collection[TableId], at: SnapshotId) -> None:
         """Record a TRUNCATE of tables in the stream, for the statements that altered them in the same transaction."""
@@ -410,9 +421,7 @@ class TableResolver(SchemaResolver):
         comments, keys = read_table_comments(self._catalog.connected(), table), self._host.mask_keys
         return with_mask_comments(choice, comments, keys.newest)
 
-    def _adopt(
-        self, version: ReplicatedTableSchema, before: ReplicatedTableSchema | None, at: SnapshotId
-    ) -> ReplicatedTableSchema:
+    def _adopt(self, version: ReplicatedTableSchema, before: _Before, at: SnapshotId) -> ReplicatedTableSchema:
         """Make ``version`` the table's current version, and store it if it is new.
 
         Return ``before`` if both are equal. Return the stored version, with its number, if the transaction is a replay.

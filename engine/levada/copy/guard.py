@@ -245,15 +245,17 @@ def is_same(
     before: TableStorage,
     names: Collection[tuple[TableId, str, str]],
 ) -> bool:
-    """Return True if a table has the rows and names of its copy's snapshot, which has the storage ``before``.
+    """Return True if a table has the rows, names and key of its copy's snapshot, which has the storage ``before``.
 
-    ``found`` is its present name and storage, and ``names`` are those of its partitions.
+    ``found`` is its present name and storage, and ``names`` are those of its partitions. Another primary key may have
+    been announced before there was a version that it changes.
     """
     named, after = found
     return (
         named == description.name
         and _column_names(after) == _column_names(before)
         and after.has_rows_of(before)
+        and after.has_key_of(before)
         and {row[0] for row in names} == before.leaves.keys()
         and {(leaf.id, leaf.name) for leaf in published.leaves}
         == {(oid, QualifiedTable(schema, relation)) for oid, schema, relation in names}

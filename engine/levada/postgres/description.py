@@ -106,6 +106,7 @@ class TableDescription:
                     "columns": {str(row.attnum): row.stored() for row in rows},
                     "types": data.get("storedTypes") or {},
                     "keys": data.get("keys"),
+                    "primary": data.get("primary"),
                 }
             ),
         )

@@ -36,6 +36,11 @@ _INDEXES: Final[LiteralString] = """(
     FROM pg_catalog.pg_index i
     WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR i.indisreplident))"""
 
+# The constraint keeps its OID when its index is made again concurrently, and the index keeps its own in pg_upgrade.
+_PRIMARY: Final[LiteralString] = """(
+    SELECT jsonb_build_array(k.oid::bigint, k.conindid::bigint, c.relreplident = 'f')
+    FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p')"""
+
 _USED_TYPES: Final[LiteralString] = """
 WITH RECURSIVE used(oid) AS (
     SELECT a.atttypid FROM pg_catalog.pg_attribute a
@@ -219,6 +224,8 @@ _STORAGE: Final[LiteralString] = (
     + _STORED_COLUMNS
     + ", 'types', "
     + _STORED_TYPES
+    + ", 'primary', "
+    + _PRIMARY
     + ", 'keys', CASE WHEN c.relkind = 'p' THEN "
     + _KEYS
     + " END)"
@@ -286,6 +293,8 @@ SELECT jsonb_build_object(
     + _LEAVES
     + ", 'storedTypes', "
     + _STORED_TYPES
+    + ", 'primary', "
+    + _PRIMARY
     + ", 'keys', CASE WHEN c.relkind = 'p' THEN "
     + _KEYS
     + """ END)

@@ -134,7 +134,9 @@ SELECT r.schema, r.name, r.relkind::text, coalesce(r.relpersistence::text, ''),
     by.relid IS NULL AND coalesce(r.relkind = 'p', false) AND (
         EXISTS (SELECT FROM publication p JOIN pg_publication_rel m ON m.prpubid = p.oid
             JOIN (SELECT relid FROM pg_partition_ancestors(r.oid)) a ON a.relid = m.prrelid)
-        OR (SELECT count(*) > 0 AND bool_and(l.relid IN (SELECT relid FROM published))
+        -- With publish_via_partition_root, the next partition would not be streamed until the root is a member.
+        OR NOT EXISTS (SELECT FROM publication p JOIN pg_publication v ON v.oid = p.oid WHERE v.pubviaroot)
+            AND (SELECT count(*) > 0 AND bool_and(l.relid IN (SELECT relid FROM published))
             FROM {leaves} l)),
     by.row_filter, coalesce(by.column_list, false)
 FROM required r

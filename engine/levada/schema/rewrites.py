@@ -97,6 +97,17 @@ def find_change(
     return _leaves(columns, before, now, witness)
 
 
+def find_missing_key(before: TableStorage, now: TableStorage, witness: Witness) -> RowsChanged | None:
+    """Return the change of a table that had no primary key for a while, or None.
+
+    Rows of that time were written by the key, because RELATION messages do not show it under REPLICA IDENTITY FULL.
+    """
+    if witness.announced or before.primary is None or now.primary is None or not now.primary.replaces(before.primary):
+        return None
+    what = "its primary key was dropped and made again, and rows from in between may have been taken for one"
+    return RowsChanged("key_changed", what)
+
+
 def _types(before: TableStorage, now: TableStorage) -> RowsChanged | None:
     for oid in sorted(before.types.keys() & now.types.keys()):
         old, new = before.types[oid], now.types[oid]

@@ -78,16 +78,34 @@ class TypeStorage:
 
 
 @dataclass(frozen=True, slots=True)
+class PrimaryKey:
+    """A primary key by the OIDs of its constraint and of its index.
+
+    ``full`` is True if the table has REPLICA IDENTITY FULL, with which rows can be deleted that no key identifies.
+    """
+
+    constraint: int
+    index: int
+    full: bool
+
+    def replaces(self, former: PrimaryKey) -> bool:
+        """Return True if there was no primary key for a while since an earlier state, and any row could be deleted."""
+        return self.constraint != former.constraint and self.index != former.index and (self.full or former.full)
+
+
+@dataclass(frozen=True, slots=True)
 class TableStorage:
     """A table's storage at one moment: leaves by OID, columns by attnum, types by OID.
 
-    ``keys`` has the partition keys of the root and of its partitions that have partitions, by OID.
+    ``keys`` has the partition keys of the root and of its partitions that have partitions, by OID. ``primary`` is None
+    if the table has no primary key, and in an announcement.
     """
 
     leaves: Mapping[TableId, LeafStorage]
     columns: Mapping[int, ColumnStorage]
     types: Mapping[int, TypeStorage]
     keys: Mapping[TableId, PartitionKey] = field(default_factory=dict)
+    primary: PrimaryKey | None = None
 
     @property
     def flaws(self) -> tuple[LeafFlaw, ...]:
@@ -112,6 +130,11 @@ class TableStorage:
             return False
         return _identity(replace(self, leaves=kept)) == _identity(earlier)
 
+    def has_key_of(self, earlier: TableStorage) -> bool:
+        """Return True if the primary key is the same as in an earlier state, or if there was none in both."""
+        own, former = self.primary, earlier.primary
+        return (own and own.constraint) == (former and former.constraint)
+
     def to_text(self) -> str:
         """Return the storage as JSON, in the form that `from_json` reads."""
         return json.dumps(
@@ -120,6 +143,7 @@ class TableStorage:
                 "columns": {str(k): _column_to_json(v) for k, v in self.columns.items()},
                 "types": {str(k): [v.kind, v.name, dict(v.parts), v.base] for k, v in self.types.items()},
                 "keys": {str(int(k)): v.to_json() for k, v in self.keys.items()},
+                "primary": self.primary and [self.primary.constraint, self.primary.index, self.primary.full],
             },
             separators=(",", ":"),
         )
@@ -140,6 +164,7 @@ class TableStorage:
             {int(k): _column(*column) for k, column in data["columns"].items()},
             {int(k): TypeStorage(str(t), str(n), dict(p), int(b)) for k, (t, n, p, b) in data["types"].items()},
             {TableId(int(k)): PartitionKey.from_json(key) for k, key in (data.get("keys") or {}).items()},
+            None if (primary := data.get("primary")) is None else _primary(*primary),
         )
 
 
@@ -164,6 +189,10 @@ def leaf_from_json(data: Sequence[Any]) -> LeafStorage:
     levels = (path[0] or ()) if path else ()
     bounds = tuple(BoundAt(TableId(parent), str(text), *map(int, rest)) for parent, text, *rest in levels)
     return LeafStorage(int(filenode), int(xmin), bool(empty), bool(born), its, int(cmin), bounds)
+
+
+def _primary(constraint: int, index: int, full: bool) -> PrimaryKey:
+    return PrimaryKey(int(constraint), int(index), bool(full))
 
 
 def _column_to_json(column: ColumnStorage) -> list[object]:

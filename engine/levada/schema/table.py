@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from levada.schema.masks import NO_MASKS, ColumnMask, TableMasks
 from levada.schema.types import ColumnType
-from levada.values import QualifiedTable, SnapshotId, TableId
+from levada.values import Lsn, QualifiedTable, SnapshotId, TableId
 
 COPY_VERSION: Final = SnapshotId(0)
 """The schema version of a copy, whatever the LSN of its snapshot is."""
@@ -131,6 +131,13 @@ class ReplicatedTableSchema:
     def __post_init__(self) -> None:
         """Put the key into ascending order."""
         object.__setattr__(self, "key", tuple(sorted(self.key)))
+
+    def just_below(self, lsn: Lsn) -> ReplicatedTableSchema:
+        """Return the version for a table that was copied as of an LSN.
+
+        Its number is below that, because a transaction may begin another version exactly at the LSN.
+        """
+        return replace(self, snapshot_id=SnapshotId(lsn - 1))
 
     @property
     def arrow(self) -> pa.Schema:

@@ -109,6 +109,8 @@ class SmallTables:
             ends: _Ends = dict.fromkeys(changed, Postponed(alone=True))
             left = [its for its in tables if its.id not in changed]
             ends |= self._read_all(guard, left, ends_at, wait_s)
+            # While the tables are locked. The stream then has the version to which a later ALTER TABLE is compared.
+            self._copier.begin_new([(its.read.schema, its.target, its.begun.plan) for its in self._tables.values()])
             return ends | self._released(guard)
 
     def _without_obstacles(self, tables: Sequence[SmallTable]) -> list[SmallTable] | None:
@@ -176,7 +178,6 @@ class SmallTables:
         if not tables:
             return ends
         mark = Watermark(self._copier.config_ref.current.name, self._copier.epoch, self._snapshot.lsn)
-        self._copier.begin_new([(its.read.schema, its.target, its.begun.plan) for its in tables])
         written: frozenset[TableId] = frozenset()
         try:
             written = frozenset(self._writer.write([self._new(its) for its in tables], mark))

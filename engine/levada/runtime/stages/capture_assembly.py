@@ -41,6 +41,7 @@ from levada.segments.ledger import Ledger
 from levada.segments.log import SegmentLog
 from levada.segments.memory import MemoryBudget
 from levada.stores.interface import PipelineStore
+from levada.stores.phases import DataSync
 
 if TYPE_CHECKING:
     from levada.capture.alterations import Alteration
@@ -84,6 +85,10 @@ class PipelineHost(CaptureHost):
     def selects(self, table: QualifiedTable) -> bool:
         """Return True if the manifest selects the table."""
         return self._config_ref.selects(table)
+
+    def is_copied(self, table: TableId) -> bool:
+        """Return True while the table is copied."""
+        return isinstance(self._store.get_table_replication_states().get(table), DataSync)
 
     def column_choice(self, table: QualifiedTable) -> ColumnChoice:
         """Return the columns that the manifest excludes, and the types and masks that it gives others."""

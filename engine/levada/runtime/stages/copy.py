@@ -216,6 +216,8 @@ class CopyStage(Stage):
             self._store.upsert_replication_progress(table_worker(record.id), outcome.lsn)
         adopt_membership(self._store, record.id)
         store_kept_copy(self._store, record.id, None)
+        # The stream may have begun versions below the snapshot meanwhile, by a catalog that showed another state.
+        self._store.store_table_schema(outcome.schema.just_below(outcome.lsn))
         self._registry.storage.record_copy(record.id, outcome.lsn, outcome.storage)
         self._registry.handled.copied(record)
         self._registry.phases.enter(record, FinishedCopy(outcome.lsn))

@@ -285,8 +285,7 @@ class ResyncStage(Stage):
         adopt_membership(store, record.id)
         assert shadow.storage is not None
         registry.storage.record_copy(record.id, shadow.lsn, shadow.storage)
-        # Below the snapshot's LSN, because a transaction may begin another schema version exactly at that LSN.
-        store.store_table_schema(replace(shadow.copied_schema, snapshot_id=SnapshotId(shadow.lsn - 1)))
+        store.store_table_schema(shadow.copied_schema.just_below(shadow.lsn))
         if not self._destination.capabilities.watermark:
             store.upsert_replication_progress(table_worker(record.id), position)
         _log.info("table %s: resynced, the shadow copy replaced the table at %s", record.name, position)

@@ -47,7 +47,7 @@ class Positions(Part):
     def segment_staged(self, manifest: Manifest) -> None:
         """Add a staged segment to the backlog of its tables."""
         self._tables.backlog.add_segment(manifest)
-        self._storage.record_truncates(manifest)
+        self._storage.record_segment(manifest)
         self._tables.staged_to(manifest.end_lsn)
         for table in manifest.tables:
             record = self._tables.records.get(table)

@@ -34,13 +34,13 @@ from levada.runtime.tables.streamed_leaves import StreamedLeaves
 from levada.runtime.tables.streamed_truncates import StreamedTruncates
 from levada.schema.flaws import LeafFlaw, flaw_error
 from levada.schema.retypes import Cast
-from levada.schema.rewrites import RowsChanged, Witness, find_change
-from levada.schema.storage import TableStorage
-from levada.schema.table import NEWEST_VERSION
+from levada.schema.rewrites import RowsChanged, Witness, find_change, find_missing_key
+from levada.schema.storage import PrimaryKey, TableStorage
+from levada.schema.table import NEWEST_VERSION, IdentityKind
 from levada.schema.types import MOMENTS
 from levada.stores.interface import PipelineStore
 from levada.stores.phases import DataSync, Errored, Init
-from levada.values import Lsn, QualifiedTable, TableId, resync_command
+from levada.values import Lsn, QualifiedTable, TableId, TableMode, resync_command
 
 if TYPE_CHECKING:
     from levada.segments.manifest import Manifest
@@ -79,6 +79,8 @@ class StorageJournal:
         self.columns = SilentColumns(store, park)
         self._snapshots: list[tuple[StorageSnapshot, Mapping[TableId, Columns]]] = []
         """The oldest snapshot that was not evaluated yet, and the newest, each with the marks written before it."""
+        self._full: dict[TableId, Lsn] = {}
+        """The commit of the newest version with REPLICA IDENTITY FULL, of tables whose key identifies rows."""
         self.verified_lsn = Lsn(0)
         """The end of the WAL before the last evaluated snapshot was read whose columns the stream has shown."""
 
@@ -91,6 +93,7 @@ class StorageJournal:
     def forget(self, table: TableId) -> None:
         """Delete the baseline of a table."""
         self._truncates.forget(table)
+        self._full.pop(table, None)
         self.columns.forget(table)
         self._emptied.forget(table)
         self._streamed.forget(table)
@@ -119,9 +122,17 @@ class StorageJournal:
             else:
                 self._evaluate_announcement(record, report)
 
-    def record_truncates(self, manifest: Manifest) -> None:
-        """Record the TRUNCATEs of a segment, which change the storage too, and the rows after them."""
+    def record_segment(self, manifest: Manifest) -> None:
+        """Record the TRUNCATEs of a segment, which change the storage too, the rows after them, and FULL identities."""
         self._truncates.add(manifest)
+        for relation in manifest.relations:
+            if relation.schema.identity is IdentityKind.FULL:
+                table = relation.schema.id
+                self._full[table] = relation.commit_lsn
+                known = self._baseline(table)
+                if known is not None and known.storage.primary is not None and not known.storage.primary.full:
+                    primary = replace(known.storage.primary, full=True)
+                    self._keep(table, replace(known, storage=replace(known.storage, primary=primary)))
 
     def table_altered(self, record: TableRecord, report: _Announced) -> None:
         """Evaluate an announced statement. While the table is copied, hold it until the copy's snapshot is known."""
@@ -212,6 +223,15 @@ class StorageJournal:
             if self.columns.compare(snapshot, marked, tables) and not self._explains(tables):
                 self.verified_lsn = max(self.verified_lsn, snapshot.start)
 
+    def _primary(self, table: TableId, known: Baseline, snapshot: StorageSnapshot) -> PrimaryKey | None:
+        """Return the key in a snapshot, or the former one while there is none, so that the next one is another.
+
+        It counts as FULL if the table was that later.
+        """
+        primary = snapshot.tables[table].primary or known.storage.primary
+        later = self._full.get(table, Lsn(0)) >= snapshot.start
+        return replace(primary, full=True) if primary is not None and later else primary
+
     def _explains(self, tables: Iterable[TableRecord]) -> bool:
         """Return True if a table still has rows of a partition that this snapshot shows as emptied or gone."""
         if self._moves is None:
@@ -240,6 +260,7 @@ class StorageJournal:
                 what = "a partition was created or attached, and has left again with rows that were streamed meanwhile"
                 self._park(record, rows_changed(record.name, RowsChanged("partition_changed", what, lost)))
                 continue
+            storage = replace(storage, primary=self._primary(record.id, known, snapshot))
             storage = self._streamed.with_rows(storage, record.id, leaves)
             storage = self._emptied.without_explained(record.id, storage, known.storage, snapshot.start)
             unseen = {o: m for o, m in known.created.items() if m.xid and not snapshot.shows(m.xid)}
@@ -346,7 +367,8 @@ class StorageJournal:
             # Not one that is masked, or stored as text.
             moments = frozenset(c.attnum for c in columns if c.type.kind in MOMENTS and c.mask is None)
             witness = replace(witness, moments=moments)
-        found = find_change(record.id, names, before, after, witness)
+        keyless = find_missing_key(before, after, witness) if record.place.mode == TableMode.UPSERT else None
+        found = keyless or find_change(record.id, names, before, after, witness)
         if found is not None and self._moves is not None:
             at = None if statement is None else (statement.committed, statement.ordinal)
             found, before = self._move(self._moves, record, names, before, after, found, witness, at)
@@ -456,6 +478,8 @@ def rows_changed(table: QualifiedTable, found: RowsChanged) -> NeedsOperator:
     hint = resync_command(table)
     if found.code == codes.PARTITION_CHANGED:
         return NeedsOperator("partition_changed", f"table {table}: {found.what}", hint=hint)
+    if found.code == codes.KEY_CHANGED:
+        return NeedsOperator("key_changed", f"table {table}: {found.what}", hint=hint)
     if found.code == codes.TYPE_CHANGED:
         return NeedsOperator("type_changed", f"table {table}: {found.what}", hint=hint)
     return NeedsOperator("table_rewritten", f"table {table}: {found.what}", hint=hint)
