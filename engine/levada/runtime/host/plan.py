@@ -93,11 +93,11 @@ class PlannedTable:
 class RunPlan:
     """The plan of a run. Sizes are in bytes, times in seconds.
 
-    ``changes`` is SQL of what is created at the source, or leaves the publication. ``copy_s`` is a lower bound of the time of all copies, None if
-    the tables are too small to measure it. ``staged`` is an estimate of the changes that are staged meanwhile.
-    ``staging_free`` is None for an object store. ``waits`` is True if a run needs an approval of the tables whose
-    settings have changed. ``leaving`` are the tables whose state is forgotten. ``cuts`` is the number of cuts that
-    tables with another place leave.
+    ``changes`` is SQL of what is created at the source, or leaves the publication. ``copy_s`` is a lower bound of
+    the time of all copies, None if the tables are too small to measure it. ``staged`` is an estimate of the changes
+    that are staged meanwhile. ``staging_free`` is None for an object store. ``waits`` is True if a run needs an
+    approval of the tables whose settings have changed. ``leaving`` are the tables whose state is forgotten.
+    ``cuts`` is the number of cuts that tables with another place leave.
     """
 
     tables: tuple[PlannedTable, ...]
