@@ -54,7 +54,12 @@ from levada.runtime.tables.comparisons import Comparisons, held_parts
 from levada.runtime.tables.deselected import withdraw_deselected
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
-from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
+from levada.runtime.tables.publication_gaps import (
+    has_publication_record,
+    record_missing_publication,
+    save_publication,
+    unreadable_slot,
+)
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import table_names
@@ -353,6 +358,8 @@ def _ensure_slot(
             slot_exists(store)
             return False
         except SlotLost as error:
+            if error.code == codes.PUBLICATION_MISSING:
+                record_missing_publication(store)
             lost = explain_missing_slot(store, error)
     if lost is not None and not config.slot.resync_when_lost:
         phases, published = store.get_table_replication_states(), {t.id for t in found.published}
