@@ -114,8 +114,11 @@ def test_a_slot_that_another_consumer_moved(db: Database, manifest: Path) -> Non
     run(manifest)
 
 
-def test_a_publication_that_had_another_name_for_a_while(start_postgres: StartPostgres, tmp_path: Path) -> None:
-    """Before version 18 the slot cannot be read any more. A resync of all tables ends that, as the hint says."""
+def test_a_publication_that_was_away_for_a_while(start_postgres: StartPostgres, tmp_path: Path) -> None:
+    """Before version 18 the slot cannot be read any more. A resync of all tables ends that, as the hint says.
+
+    This holds for one that was renamed and renamed back, and for one that was dropped.
+    """
     with start_postgres(**older_options()) as server:
         db = Database(server, "postgres")
         db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
@@ -134,6 +137,13 @@ def test_a_publication_that_had_another_name_for_a_while(start_postgres: StartPo
         run(path)
         assert db.query("SELECT id FROM replica.orders") == [(1,)]
         checked(path, Exit.OK)
+        db.execute("DROP PUBLICATION levada_postgres", "INSERT INTO orders VALUES (2)")
+        done = on(path, "run", "--until", "caught-up")
+        assert "[slot_lost]" in done.output
+        # The failed start has dropped the publication that it created.
+        assert on(path, "resync", "--all").exit_code == Exit.OK
+        run(path)
+        assert len(db.query("SELECT id FROM replica.orders")) == 2
         db.close()
 
 
