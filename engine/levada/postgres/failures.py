@@ -166,7 +166,7 @@ FAILURES: Final = (
         LoginFailed,
         sqlstates=("28P01", "28000"),
         pattern='authentication failed|no password supplied|authentication method|FATAL:  role "',
-        hint="check {login}",
+        hint="check {login}, and that the role's VALID UNTIL has not passed",
     ),
     Failure(
         "source_database_missing",

@@ -167,7 +167,7 @@ def withdrawal_problems(
             Severity.WARNING,
             "unselected_published",
             f"publication {publication} has {listed(others)}, which spec.tables does not select. The source sends their"
-            " changes for nothing. A run takes those out of it that the pipeline has replicated, and no others",
+            " changes for nothing. A run takes out those that the pipeline has stopped replicating, and no others",
             f"select them, or if nothing needs their changes: {statements}",
         )
     if children:

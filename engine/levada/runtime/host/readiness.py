@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from levada import codes
-from levada.capture.history import plan_session
+from levada.capture.history import KnownSource, plan_session
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
 from levada.errors import InvalidManifest, LevadaError, NeedsOperator, SlotLost, Transient
@@ -57,7 +57,7 @@ from levada.runtime.tables.verification_record import check_continuous
 from levada.segments.log import SegmentLog
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
-from levada.stores.interface import OwnerRecord, TableAction, TableControls
+from levada.stores.interface import OwnerRecord, PipelineStore, TableAction, TableControls
 from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store, postgres_store_exists
 from levada.values import QualifiedTable, TableId
@@ -309,16 +309,15 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
 def _history_problems(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> Iterator[Problem]:
     """Yield a problem if the slot is not where the pipeline left it, or cannot be read, or the server is another one.
 
-    The slot is read first, because an engine that runs stores a position before it acknowledges it.
+    Nothing is compared while an engine runs, whose record and slot move between the two looks.
     """
     try:
-        server = read_server(config.source, config.slot.name)
         with closing(open_store(manifests, config, secrets)) as store:
-            store.load_fingerprints()
-            record = SourceRecord(store)
-            known = record.known_source(SegmentLog(open_staging(config.staging), config.name))
-            if record.known:
-                plan_session(known, server, config.slot.name, config.source.database)
+            known = _known_source(config, store)
+            server = read_server(config.source, config.slot.name)
+            if known is None or server.slot is None or server.slot.active or known != _known_source(config, store):
+                return
+            plan_session(known, server, config.slot.name, config.source.database)
             if has_publication_record(store):
                 with SESSIONS.session(config.source, "check") as connection:
                     state = read_state(connection, PublicationNames(config.publication.name), ())
@@ -329,6 +328,13 @@ def _history_problems(manifests: Manifests, config: PipelineConfig, secrets: Pat
     except LevadaError:
         # The other checks report the error.
         return
+
+
+def _known_source(config: PipelineConfig, store: PipelineStore) -> KnownSource | None:
+    """Return what the store and the staged segments say of the source now, None without a record."""
+    store.load_fingerprints()
+    record = SourceRecord(store)
+    return record.known_source(SegmentLog(open_staging(config.staging), config.name)) if record.known else None
 
 
 def _lost_problem(config: PipelineConfig, code: str, message: str, *, whole: bool = True) -> Problem:
