@@ -11,6 +11,7 @@ import yaml
 from psycopg import sql
 from tests.rigs.command_line import log_in_as, manifest, on, publish, replicated, run
 from tests.rigs.database import Database, StartPostgres
+from tests.servers.postgres import older_options
 from tests.servers.standby import standby_of
 
 from levada.cli.exit_codes import Exit
@@ -91,6 +92,59 @@ def test_a_lost_slot(db: Database, manifest: Path) -> None:
     done = on(manifest, "run", "--until", "caught-up")
     assert done.exit_code == Exit.PREFLIGHT, done.output
     assert "[slot_lost]" in done.output
+
+
+def test_a_slot_that_another_consumer_moved(db: Database, manifest: Path) -> None:
+    """It is an error of a check, as it is of a run, or a warning if a run copies all tables again by itself."""
+    spec = replicated(db, store={"postgres": {}})
+    manifest.write_text(yaml.safe_dump(spec))
+    run(manifest)
+    assert "[slot_lost]" not in checked(manifest, Exit.OK)
+    db.execute("INSERT INTO items VALUES (1)")
+    db.query("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", f"levada_{db.name}")
+    found = checked(manifest)
+    assert "another consumer advanced or recreated it" in found
+    assert found.count("error:") == found.count("[slot_lost]") == 1
+    done = on(manifest, "run", "--until", "caught-up")
+    assert done.exit_code == Exit.PREFLIGHT, done.output
+    spec["spec"]["source"]["slot"] = {"onLost": "Resync"}
+    manifest.write_text(yaml.safe_dump(spec))
+    found = checked(manifest, Exit.OK)
+    assert (found.count("error:"), found.count("[slot_lost]")) == (0, 1)
+    run(manifest)
+
+
+def test_a_publication_that_was_away_for_a_while(start_postgres: StartPostgres, tmp_path: Path) -> None:
+    """Before version 18 the slot cannot be read any more. A resync of all tables ends that, as the hint says.
+
+    This holds for one that was renamed and renamed back, and for one that was dropped.
+    """
+    with start_postgres(**older_options()) as server:
+        db = Database(server, "postgres")
+        db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        log_in_as(tmp_path, "postgres")
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(yaml.safe_dump(replicated(db, store={"postgres": {}})))
+        run(path)
+        db.execute(
+            "ALTER PUBLICATION levada_postgres RENAME TO other",
+            "INSERT INTO orders VALUES (1)",
+            "ALTER PUBLICATION other RENAME TO levada_postgres",
+        )
+        done = on(path, "run", "--until", "caught-up")
+        assert "[publication_missing]" in done.output
+        assert on(path, "resync", "--all").exit_code == Exit.OK
+        run(path)
+        assert db.query("SELECT id FROM replica.orders") == [(1,)]
+        checked(path, Exit.OK)
+        db.execute("DROP PUBLICATION levada_postgres", "INSERT INTO orders VALUES (2)")
+        done = on(path, "run", "--until", "caught-up")
+        assert "[slot_lost]" in done.output
+        # The failed start has dropped the publication that it created.
+        assert on(path, "resync", "--all").exit_code == Exit.OK
+        run(path)
+        assert len(db.query("SELECT id FROM replica.orders")) == 2
+        db.close()
 
 
 def test_a_standby_that_the_address_leads_to_for_a_while(start_postgres: StartPostgres, tmp_path: Path) -> None:

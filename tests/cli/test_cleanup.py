@@ -68,6 +68,20 @@ def test_cleanup_by_a_role_that_does_not_own_the_trigger(manifest: Path, db: Dat
     assert "event trigger: does not exist" in on(manifest, "cleanup", "--yes").stdout
 
 
+def test_cleanup_names_who_locks_the_trigger(manifest: Path, db: Database) -> None:
+    """It does not wait for that session, and ends what is left once it is gone."""
+    with db.connect() as connection:
+        assert install_ddl_trigger(connection)
+    with db.connect(application_name="hog") as other, other.transaction():
+        other.execute("LOCK TABLE levada_ddl.withdrawn")
+        done = on(manifest, "cleanup", "--yes")
+        assert done.exit_code == Exit.FAILED
+        assert "[table_locked]" in done.output
+        assert f"SELECT pg_terminate_backend({other.info.backend_pid})" in done.output
+    done = on(manifest, "cleanup", "--yes")
+    assert "event trigger: removed" in done.output
+
+
 def test_one_process_uses_a_work_folder(manifest: Path, tmp_path: Path, db: Database) -> None:
     """An engine that is still starting reports no progress: nothing is removed under it, and no second one starts."""
     slot = f"levada_{db.name}"

@@ -235,6 +235,8 @@ def test_hidden_rows_are_an_error(db: Database, role: str) -> None:
     with replace(db.connection, user=role).connect() as c, pytest.raises(NeedsOperator) as raised, source_errors("x"):
         c.execute("SELECT * FROM public.t")
     assert raised.value.code == "row_security"
+    # Of a statement, not of the login.
+    assert raised.value.hint.startswith(f'ALTER ROLE "{role}" BYPASSRLS')
 
 
 def test_statement_failures_have_stable_codes(db: Database) -> None:

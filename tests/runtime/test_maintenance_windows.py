@@ -121,6 +121,19 @@ def test_a_database_that_is_read_only_for_a_while(rig: Rig, db: Database) -> Non
     assert rig.destination.applied_rows == {"orders": 1}
 
 
+def test_a_store_that_belongs_to_another_role_for_a_while(rig: Rig, db: Database) -> None:
+    """`REASSIGN OWNED` takes the store's schema along. Nothing is read or written there until it is given back."""
+    with db.connect() as admin:
+        admin.execute("CREATE ROLE window_heir; ALTER SCHEMA levada OWNER TO window_heir")
+        end_sessions(admin)
+        admin.execute("INSERT INTO orders VALUES (1)")
+        codes = {"store_schema_foreign"}
+        rig.wait(lambda p: codes <= {e.code for e in (p.capture.error, p.store.error) if e is not None})
+        admin.execute(f"ALTER SCHEMA levada OWNER TO {ROLE}; DROP ROLE window_heir")
+    rig.wait_caught_up()
+    assert rig.destination.applied_rows == {"orders": 1}
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
 def test_no_free_slot_stops_only_copies(start_postgres: StartPostgres, tmp_path: Path, running: bool) -> None:

@@ -254,3 +254,21 @@ def test_an_error_after_the_loss_leaves_the_table_parked(rig: Published, db: Dat
     assert [
         p.code for p in store.get_table_replication_states().values() if isinstance(p, Errored) and needs_resync(p)
     ] == ["publication_membership_changed"]
+
+
+@pytest.mark.since(18)
+def test_a_stream_that_begins_without_its_publication_waits_for_it(rig: Published, db: Database) -> None:
+    """Before version 18 the slot is lost. From then on it can be read once the publication is there again."""
+    rig.external()
+    rig.copy_again()
+    rig.sql("CREATE PUBLICATION {p} FOR TABLE orders, items")
+    rig.start()
+    rig.wait_caught_up()
+    rig.sql("DROP PUBLICATION {p}")
+    db.query("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s", db.name)
+    seen = rig.wait(lambda p: p.capture.error is not None and p.capture.error.code == "publication_missing")
+    assert seen.error is None
+    db.execute("INSERT INTO orders VALUES (11)")
+    rig.sql("CREATE PUBLICATION {p} FOR TABLE orders, items")
+    rig.wait(lambda p: p.ready and rig.destination.copies_of("orders") == 2)
+    assert [c[3] for c in rig.destination.copies if c[0] == "orders"] == [10, 11]

@@ -212,6 +212,7 @@ class PostgresConnection:
     def _connect(self, application: str) -> WatchedConnection:
         with source_errors(f"connecting to {self.where}", self._names()):
             connection = self._log_in(application, self._addresses())
+            connection.names = self._names()
             connection.doing = f"{self.application_name}:{application} at {self.where}"
             connection.limit_s = _CHECK_S
             limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION

@@ -166,7 +166,7 @@ FAILURES: Final = (
         LoginFailed,
         sqlstates=("28P01", "28000"),
         pattern='authentication failed|no password supplied|authentication method|FATAL:  role "',
-        hint="check {login}",
+        hint="check {login}, and that the role's VALID UNTIL has not passed",
     ),
     Failure(
         "source_database_missing",
@@ -357,7 +357,7 @@ def source_errors(doing: str, names: ServerNames = SOURCE) -> Iterator[None]:
     except psycopg.Error as error:
         message = error.diag.message_primary or _first_line(str(error))
         function = outer_function(error.diag.context)
-        raise source_error(doing, error.sqlstate, message, names, function) from error
+        raise source_error(doing, error.sqlstate, message, names.of_session(error), function) from error
 
 
 def _first_line(text: str) -> str:

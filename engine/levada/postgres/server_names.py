@@ -30,10 +30,19 @@ class ServerNames:
         """Return the words for a server at this address."""
         return replace(self, name=shlex.quote(host), address=shlex.join(["-h", host, "-p", str(port)]))
 
+    def of_session(self, error: BaseException) -> ServerNames:
+        """Return the words with the role, the database and the address of the session whose statement failed."""
+        kept = vars(error).get(_KEPT)
+        if not isinstance(kept, ServerNames) or self.role != SOURCE.role:
+            return self
+        return replace(self, role=kept.role, dbname=kept.dbname, name=kept.name, address=kept.address)
+
     def fill(self, hint: str) -> str:
         """Return a hint with these words in the place of their fields in braces."""
         return hint.format(**asdict(self))
 
+
+_KEPT: Final = "levada_names"
 
 SOURCE: Final = ServerNames()
 STORE: Final = ServerNames(
@@ -43,3 +52,8 @@ STORE: Final = ServerNames(
     tls="spec.store.postgres.connection.tls",
     login="the username and password of spec.store.postgres.connection",
 )
+
+
+def keep_names(error: BaseException, names: ServerNames) -> None:
+    """Let the error of a statement keep the names of its session, which no error of psycopg has."""
+    vars(error)[_KEPT] = names

@@ -22,6 +22,8 @@ import psycopg
 from psycopg import pq
 from psycopg.abc import PQGen
 
+from levada.postgres.server_names import SOURCE, ServerNames, keep_names
+
 _log = logging.getLogger(__name__)
 
 SILENCE_S: Final = 60.0
@@ -130,6 +132,8 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
     """The PID of the server's session in a transaction, where a pooler may have reported another one. 0: it has not."""
     qualified: bool = False
     """True if the search_path of the session is pg_catalog, so that PostgreSQL writes names with their schemas."""
+    names: ServerNames = SOURCE
+    """The words of hints about errors of its statements."""
     grown: bool = False
     """True if libpq's input buffer has its final size, see `GROW`."""
 
@@ -138,8 +142,12 @@ class WatchedConnection(psycopg.Connection[tuple[Any, ...]]):
         return Silence(self.limit_s, self.at_work, interrupt)
 
     def wait(self, gen: PQGen[_RV], interval: float = 0.1, timeout: float | None = None) -> _RV:
-        """Run a generator that operates on the connection, with the time limit."""
-        return super().wait(self._watched(gen), interval, timeout)
+        """Run a generator that operates on the connection, with the time limit. Its errors keep the session's names."""
+        try:
+            return super().wait(self._watched(gen), interval, timeout)
+        except psycopg.Error as error:
+            keep_names(error, self.names)
+            raise
 
     def _watched(self, gen: PQGen[_RV]) -> PQGen[_RV]:
         silence = self.silence()

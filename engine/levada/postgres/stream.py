@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from psycopg import OperationalError, pq
 
-from levada.errors import LevadaError, Transient
+from levada.errors import LevadaError, StatementRefused, Transient
 from levada.pgoutput.streamed import without_rollbacks
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.conversion import UTF8, ServerConversion
@@ -30,6 +30,8 @@ _KEEPALIVE_BYTES: Final = 18
 PostgreSQL manual, section "Streaming Replication Protocol".
 """
 
+_DECODES_WITHOUT: Final = 180000
+"""The first version whose slot can be read from before its publication was created, so that its loss passes."""
 _NAP_S: Final = 0.005
 """Seconds between two reads. Reading in bulk is faster than waking up for every message."""
 _IDLE_POLL_S: Final = 0.25
@@ -334,8 +336,15 @@ class ReplicationStream:
 
     def _require_publication(self, publication: str) -> None:
         # Since version 18 the server streams nothing, without an error, for a publication that does not exist.
-        if not self._has_publication(publication):
-            raise source_error(self._doing, None, f'publication "{publication}" does not exist')
+        if self._has_publication(publication):
+            return
+        message = f'publication "{publication}" does not exist'
+        if self._pg.server_version >= _DECODES_WITHOUT:
+            hint = (
+                "a managed publication is created again by itself. For another one, levada check MANIFEST has the SQL"
+            )
+            raise StatementRefused("publication_missing", f"{self._doing}: {message}", hint=hint)
+        raise source_error(self._doing, None, message)
 
     def _has_publication(self, name: str, oid: int | None = None) -> bool:
         query = f"SELECT 1 FROM pg_publication WHERE pubname = {quote_literal(name)}"

@@ -8,7 +8,7 @@ of a table whose row filter has a column outside of its replica identity.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -22,7 +22,7 @@ from levada.postgres.publications import read_publication
 from levada.postgres.replica_identity import FILTERS, UNCOVERED, identified
 from levada.postgres.table_locks import publication_holder_named
 from levada.printable import listed
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, TableId
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +60,14 @@ SELECT n.nspname, c.relname FROM child JOIN member ON member.relid = child.relid
 JOIN pg_class c ON c.oid = child.relid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1, 2
 """
 
+# A partition that is a member is streamed as its root, which decides.
+_MEMBERS: Final = """
+SELECT c.oid::bigint, n.nspname, c.relname
+FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+JOIN pg_class c ON c.oid = r.prrelid AND NOT c.relispartition JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s ORDER BY 2, 3
+"""
+
 
 @source_errors("looking for published tables without a replica identity")
 def unidentified_members(
@@ -87,6 +95,13 @@ def inherited_members(
     return tuple(table for row in rows if not selects(table := QualifiedTable(*row)))
 
 
+@source_errors("reading the members of the publication")
+def read_members(conn: psycopg.Connection[Any], publication: str) -> Mapping[TableId, QualifiedTable]:
+    """Return the tables that are members of the publication, without partitions and tables of its schemas."""
+    rows = conn.execute(_MEMBERS, [publication]).fetchall()
+    return {TableId(table): QualifiedTable(schema, name) for table, schema, name in rows}
+
+
 def withdraw_statement(publication: str, table: QualifiedTable) -> str:
     """Return the SQL that takes the table, and none of its children, out of the publication."""
     statement = sql.SQL("ALTER PUBLICATION {} DROP TABLE ONLY {}")
@@ -99,10 +114,11 @@ def withdraw(
     tables: Collection[QualifiedTable],
     *,
     check: Callable[[], None] = lambda: None,
+    why: str = "so that its UPDATEs and DELETEs do not fail",
 ) -> tuple[LevadaError, ...]:
     """Take the tables out of the publication, if this role owns it. Return the errors of those that stay.
 
-    ``check`` is called before the first change, and raises an error to prevent it.
+    ``check`` is called before the first change, and raises an error to prevent it. ``why`` is for the log.
     """
     if not tables or (found := read_publication(conn, publication)) is None or not found.owned:
         return ()
@@ -114,8 +130,7 @@ def withdraw(
         except LevadaError as error:
             errors.append(error)
         else:
-            _log.warning("took table %s out of publication %s, so that its UPDATEs and DELETEs do not fail",
-                         table, publication)  # fmt: skip
+            _log.warning("took table %s out of publication %s, %s", table, publication, why)
     return tuple(errors)
 
 
@@ -144,7 +159,18 @@ def withdrawal_problems(
     conn: psycopg.Connection[Any], publication: str, selects: Callable[[QualifiedTable], bool]
 ) -> Iterator[Problem]:
     """Yield a warning for the tables of a managed publication that the next run takes out of it."""
-    if children := inherited_members(conn, publication, selects):
+    children = inherited_members(conn, publication, selects)
+    others = [table for table in read_members(conn, publication).values() if not selects(table)]
+    if others := sorted(set(others).difference(children)):
+        statements = "; ".join(withdraw_statement(publication, table) for table in others)
+        yield Problem(
+            Severity.WARNING,
+            "unselected_published",
+            f"publication {publication} has {listed(others)}, which spec.tables does not select. The source sends their"
+            " changes for nothing. A run takes out those that the pipeline has stopped replicating, and no others",
+            f"select them, or if nothing needs their changes: {statements}",
+        )
+    if children:
         yield Problem(
             Severity.WARNING,
             "children_published",

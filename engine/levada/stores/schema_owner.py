@@ -12,7 +12,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from levada.errors import NeedsOperator
+from levada.errors import StatementRefused
 
 # A superuser and the database's owner can change everything in it anyway. Membership in a role does not count: until
 # PostgreSQL 15, every role can grant its own membership to other roles.
@@ -36,8 +36,8 @@ ORDER BY 1 LIMIT 1
 def require_own_schema(connection: psycopg.Connection[Any], schema: str, tables: Sequence[str]) -> bool:
     """Return True if the schema exists, and False if it does not.
 
-    ``tables`` are the names of the store's tables. Raise NeedsOperator ``store_schema_foreign`` if the schema or one of
-    the tables belongs to a role without the privilege to create it, or if every role may create tables in the schema.
+    ``tables`` are the names of the store's tables. Raise StatementRefused ``store_schema_foreign`` if the schema or one
+    of the tables belongs to a role without the privilege to create it, or if every role may create tables in it.
     """
     row = connection.execute(_SCHEMA, [schema]).fetchone()
     if row is None:
@@ -57,6 +57,6 @@ def require_own_schema(connection: psycopg.Connection[Any], schema: str, tables:
     return True
 
 
-def _foreign(message: str, hint: str) -> NeedsOperator:
+def _foreign(message: str, hint: str) -> StatementRefused:
     hint = f"{hint}; or set spec.store.postgres.schema to a new name"
-    return NeedsOperator("store_schema_foreign", message, hint=hint)
+    return StatementRefused("store_schema_foreign", message, hint=hint)

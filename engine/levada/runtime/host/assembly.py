@@ -124,20 +124,22 @@ def assemble(
     work_dir: Path | None = None,
     memory: MemoryStorage | None = None,
     keys: MaskKeyFiles | None = None,
+    outwaits: bool = True,
 ) -> PipelineParts:
     """Create the parts of the pipeline that the manifests describe.
 
     If the destination has the capability ``spark``, Spark is started unless the process has a session. No connection is
     opened yet to the source, the store or the destination.
 
-    ``secrets`` is a folder with a folder for each Secret, which has a file for each key. ``work_dir`` holds caches, and
-    the staging area if the manifest names none. Its default is `.levada/<pipeline>` in the current folder. ``memory``
-    is the initial content of a store in memory. ``keys`` are as in `pipeline_config`. Raise InvalidManifest for a
-    manifest that no engine can run, and NeedsOperator ``secret_missing`` for a Secret that does not exist.
+    ``secrets`` is a folder with a folder for each Secret, which has a file for each key. ``work_dir`` holds caches,
+    and the staging area if the manifest names none. Its default is `.levada/<pipeline>` in the current folder.
+    ``memory`` is the initial content of a store in memory. ``keys`` are as in `pipeline_config`, and ``outwaits``
+    is as in `open_store`. Raise InvalidManifest for a manifest that no engine can run, and NeedsOperator
+    ``secret_missing`` for a Secret that does not exist.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir, keys=keys)
     kind, settings = destination_class(manifests), destination_settings(manifests)
-    store = open_store(manifests, config, secrets, memory, outwaits=True)
+    store = open_store(manifests, config, secrets, memory, outwaits=outwaits)
     keeps_spark, spark = False, None
     if kind.capabilities.spark:
         keeps_spark = has_session()

@@ -58,6 +58,7 @@ class _OfManifest:
 
     @contextmanager
     def open(self) -> Iterator[Destination]:
-        with assemble(self.manifests, secrets=self.secrets, work_dir=self.config.work_dir) as parts:
+        work_dir = self.config.work_dir
+        with assemble(self.manifests, secrets=self.secrets, work_dir=work_dir, outwaits=False) as parts:
             parts.store.load_fingerprints()
             yield parts.destination

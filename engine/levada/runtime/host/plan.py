@@ -21,7 +21,14 @@ from levada.runtime.host.approval import size_waits
 from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.cuts_client import stored_cuts
 from levada.runtime.host.planned_modes import planned_modes
-from levada.runtime.host.planned_state import FormerPlace, LeavingTable, former_place, leaving_tables, missed_changes
+from levada.runtime.host.planned_state import (
+    FormerPlace,
+    LeavingTable,
+    former_place,
+    leaving_tables,
+    missed_changes,
+    withdrawn_statements,
+)
 from levada.runtime.host.plugins import destination_class, target_names
 from levada.runtime.host.readiness import publication_coverage, requested_resyncs, stored_controls
 from levada.runtime.host.stored_progress import stored_progress
@@ -86,11 +93,11 @@ class PlannedTable:
 class RunPlan:
     """The plan of a run. Sizes are in bytes, times in seconds.
 
-    ``changes`` is SQL of what is created at the source. ``copy_s`` is a lower bound of the time of all copies, None if
-    the tables are too small to measure it. ``staged`` is an estimate of the changes that are staged meanwhile.
-    ``staging_free`` is None for an object store. ``waits`` is True if a run needs an approval of the tables whose
-    settings have changed. ``leaving`` are the tables whose state is forgotten. ``cuts`` is the number of cuts that
-    tables with another place leave.
+    ``changes`` is SQL of what is created at the source, or leaves the publication. ``copy_s`` is a lower bound of
+    the time of all copies, None if the tables are too small to measure it. ``staged`` is an estimate of the changes
+    that are staged meanwhile. ``staging_free`` is None for an object store. ``waits`` is True if a run needs an
+    approval of the tables whose settings have changed. ``leaving`` are the tables whose state is forgotten.
+    ``cuts`` is the number of cuts that tables with another place leave.
     """
 
     tables: tuple[PlannedTable, ...]
@@ -163,6 +170,7 @@ def _plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, wo
     free = open_staging(config.staging).free_bytes()
     waits = _waits(manifests, tables)
     leaving = leaving_tables(config, state, known)
+    changes += withdrawn_statements(config, state, known)
     cuts = len(stored_cuts(manifests, secrets)) if any(table.former for table in tables) else 0
     return RunPlan(tables, changes, rates, connections, copy_s, staged, free, waits, leaving, cuts)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from levada.postgres.membership import PublicationState
+from levada.postgres.withdrawals import withdraw_statement
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.plugins import destination_class, former_names, target_names
 from levada.runtime.tables.copied_again import copies_again
@@ -67,6 +68,16 @@ def leaving_tables(
         for table in known
         if table.id not in source.names or not config.is_selected(source.names[table.id])
     )
+
+
+def withdrawn_statements(
+    config: PipelineConfig, source: PublicationState, known: Iterable[TableProgress]
+) -> tuple[str, ...]:
+    """Return the SQL by which a run takes those tables out of its publication that it forgets. Pure."""
+    name = config.publication.name
+    gone = (source.names[t.id] for t in known if t.id in source.members and t.id not in source.appended)
+    left = sorted(table for table in gone if config.publication.managed and not config.is_selected(table))
+    return tuple(f"{withdraw_statement(name, table)};" for table in left)
 
 
 def missed_changes(config: PipelineConfig, table: TableProgress) -> bool:

@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from levada import codes
+from levada.capture.history import KnownSource, plan_session
 from levada.destinations.answers import perform
 from levada.destinations.interface import Destination
-from levada.errors import InvalidManifest, LevadaError, NeedsOperator, Transient
-from levada.postgres.append_publication import with_appended
+from levada.errors import InvalidManifest, LevadaError, NeedsOperator, SlotLost, Transient
+from levada.postgres.append_publication import PublicationNames, read_state, with_appended
 from levada.postgres.catalog import list_tables, read_table_ids
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.problems import Problem, Severity, of_restart
 from levada.postgres.publications import CoverageReport, inspect_coverage
 from levada.postgres.read_only import in_recovery, read_only_reason
-from levada.postgres.server import read_start_time
+from levada.postgres.server import read_server, read_start_time
 from levada.postgres.slot_waits import expected_wait
 from levada.postgres.slots import awaits_primary, inspect_slot, passing_standby
 from levada.runtime.config import PipelineConfig
@@ -48,13 +49,15 @@ from levada.runtime.source.slips import check_slips
 from levada.runtime.source.staging_place import other_folder, require_same_staging
 from levada.runtime.tables.cut_rules import check_cuts
 from levada.runtime.tables.places import check_sources, place_problems, taken_places
+from levada.runtime.tables.publication_gaps import has_publication_record, unreadable_slot
 from levada.runtime.tables.requests import CopySettings, TableRequest, last_copy_settings, pending_request
 from levada.runtime.tables.rules import continues
 from levada.runtime.tables.table_names import table_names
 from levada.runtime.tables.verification_record import check_continuous
+from levada.segments.log import SegmentLog
 from levada.spec import Manifests
 from levada.spec.plugins import STORES
-from levada.stores.interface import OwnerRecord, TableAction, TableControls
+from levada.stores.interface import OwnerRecord, PipelineStore, TableAction, TableControls
 from levada.stores.phases import DataSync, Init
 from levada.stores.readiness import check_postgres_store, postgres_store_exists
 from levada.values import QualifiedTable, TableId
@@ -108,6 +111,8 @@ def _start_problems(
     of_owner = tuple(_owner_problems(config, stored))
     # The state of another Pipeline says nothing about this one, and its way on is not for this one.
     of_slot = () if of_owner else tuple(_slot_problems(config, stored or _Stored()))
+    if not of_owner and not of_slot and stored is not None and stored.depends and stored.whole:
+        of_slot = tuple(_history_problems(manifests, config, secrets))
     # The check of the source does not know whether a table needs the slot.
     problems = [*(p for p in problems if p.code not in {its.code for its in of_slot}), *of_slot]
     if not of_owner:
@@ -295,15 +300,50 @@ def _slot_problems(config: PipelineConfig, stored: _Stored) -> Iterator[Problem]
         if slot is not None:
             code, state = codes.SLOT_LOST, f"has been invalidated ({slot.invalidation_reason or 'wal_removed'})"
         if stored.depends:
-            again = config.slot.resync_when_lost
-            effect = "every table is copied again" if again else "a start ends with this error"
-            if config.slot.compare_when_lost:
-                effect = "every table is compared with the source, and the rows that differ are written"
-            message = f"slot {config.slot.name} {state}, and copied tables need its changes: {effect}"
-            severity = _warning_if(again or not stored.whole or TERMINATION_LOG in os.environ)
-            yield Problem(severity, code, message, "" if again else RESYNC_ALL)
+            message = f"slot {config.slot.name} {state}, and copied tables need its changes"
+            yield _lost_problem(config, code, message, whole=stored.whole)
     if waits is not None:
         yield _problem(waits, Severity.WARNING)
+
+
+def _history_problems(manifests: Manifests, config: PipelineConfig, secrets: Path | None) -> Iterator[Problem]:
+    """Yield a problem if the slot is not where the pipeline left it, or cannot be read, or the server is another one.
+
+    Nothing is compared while an engine runs, whose record and slot move between the two looks.
+    """
+    try:
+        with closing(open_store(manifests, config, secrets)) as store:
+            known = _known_source(config, store)
+            server = read_server(config.source, config.slot.name)
+            if known is None or server.slot is None or server.slot.active or known != _known_source(config, store):
+                return
+            plan_session(known, server, config.slot.name, config.source.database)
+            if has_publication_record(store):
+                with SESSIONS.session(config.source, "check") as connection:
+                    state = read_state(connection, PublicationNames(config.publication.name), ())
+                    if (unreadable := unreadable_slot(connection, store, state)) is not None:
+                        raise unreadable
+    except SlotLost as error:
+        yield _lost_problem(config, error.code, f"{error.message}. Copied tables need its changes")
+    except LevadaError:
+        # The other checks report the error.
+        return
+
+
+def _known_source(config: PipelineConfig, store: PipelineStore) -> KnownSource | None:
+    """Return what the store and the staged segments say of the source now, None without a record."""
+    store.load_fingerprints()
+    record = SourceRecord(store)
+    return record.known_source(SegmentLog(open_staging(config.staging), config.name)) if record.known else None
+
+
+def _lost_problem(config: PipelineConfig, code: str, message: str, *, whole: bool = True) -> Problem:
+    again = config.slot.resync_when_lost
+    effect = "every table is copied again" if again else "a start ends with this error"
+    if config.slot.compare_when_lost:
+        effect = "every table is compared with the source, and the rows that differ are written"
+    severity = _warning_if(again or not whole or TERMINATION_LOG in os.environ)
+    return Problem(severity, code, f"{message}: {effect}", "" if again else RESYNC_ALL)
 
 
 def _read_only_problems(

@@ -18,7 +18,9 @@ from levada.postgres.ddl import foreign_trigger_owner, remove_ddl_trigger
 from levada.postgres.ddl_functions import DROP_TRIGGER, TRIGGER
 from levada.postgres.publication_owners import read_publication_owner
 from levada.postgres.publications import drop_publication, read_publication
+from levada.postgres.seal import SEAL_SCHEMA
 from levada.postgres.slots import drop_slot, inspect_slot, wait_until_inactive
+from levada.postgres.table_locks import locks_named
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.resources.staging import open_staging
@@ -268,7 +270,10 @@ def _drop_publication(config: PipelineConfig, owner: PipelineOwner, store: Pipel
 
 
 def _drop_trigger(config: PipelineConfig, slot: str) -> str:
-    with config.source.connect(application="cleanup") as connection:
+    with (
+        config.source.connect(application="cleanup") as connection,
+        locks_named(connection, lambda table: table.schema == SEAL_SCHEMA),
+    ):
         others = other_pipelines(connection, slot, config.publication.name)
         if others:
             return f"event trigger: kept for {', '.join(sorted(others))}"

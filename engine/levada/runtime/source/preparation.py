@@ -51,9 +51,15 @@ from levada.runtime.source.slot_creation import Waiting, create_guarded_slot
 from levada.runtime.source.table_sizes import TableSizes
 from levada.runtime.tables.append_record import publication_names, record_append
 from levada.runtime.tables.comparisons import Comparisons, held_parts
+from levada.runtime.tables.deselected import withdraw_deselected
 from levada.runtime.tables.guard_record import explain_missing_slot, slot_exists
 from levada.runtime.tables.phases import at_restart
-from levada.runtime.tables.publication_gaps import has_publication_record, save_publication, unreadable_slot
+from levada.runtime.tables.publication_gaps import (
+    has_publication_record,
+    record_missing_publication,
+    save_publication,
+    unreadable_slot,
+)
 from levada.runtime.tables.rules import needs_resync
 from levada.runtime.tables.source_tables import SourceTables
 from levada.runtime.tables.table_names import table_names
@@ -198,7 +204,8 @@ def _discover(
     require_no_slip(config, possible, table_names(store).values())
     if config.publication.managed:
         unwanted = {*unidentified_members(connection, name), *inherited_members(connection, name, config.is_selected)}
-        for error in withdraw(connection, name, sorted(unwanted), check=store.require_epoch):
+        refused = withdraw(connection, name, sorted(unwanted), check=store.require_epoch)
+        for error in (*refused, *withdraw_deselected(config, connection, store, owner)):
             _log.warning("%s [%s]", error.message, error.code)
         selected = {t for t in possible if config.is_selected(t)}
         report = inspect_coverage(connection, name, selected, listed=True)
@@ -351,6 +358,8 @@ def _ensure_slot(
             slot_exists(store)
             return False
         except SlotLost as error:
+            if error.code == codes.PUBLICATION_MISSING:
+                record_missing_publication(store)
             lost = explain_missing_slot(store, error)
     if lost is not None and not config.slot.resync_when_lost:
         phases, published = store.get_table_replication_states(), {t.id for t in found.published}

@@ -63,9 +63,14 @@ def requestable_tables(config: PipelineConfig, store: PipelineStore) -> dict[Qua
     Such a table may have been renamed, may have lost what a table of the pipeline needs, or may never have been copied,
     and its hint must work. The current names come first.
     """
-    known, recorded = known_tables(config), table_names(store)
-    states = store.get_table_replication_states()
-    found = dict(known)
+    states, recorded = store.get_table_replication_states(), table_names(store)
+    try:
+        found = dict(known_tables(config))
+    except NeedsOperator as error:
+        # The start creates it again, and may need this very request.
+        if error.code != codes.PUBLICATION_MISSING or not config.publication.managed or not states:
+            raise
+        found = {}
     for names in (current_names(config, states), recorded):
         for id_, name in names.items():
             if id_ in states:

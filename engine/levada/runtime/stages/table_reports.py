@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from levada import codes
 from levada.postgres.membership import streamed_as_root
 from levada.runtime.stages.messages import Fatal, JobStarted, SegmentStaged, SourceRestarted, TableFailed
 from levada.runtime.stages.stage import Stage, StageParts
@@ -13,6 +14,7 @@ from levada.runtime.tables.catalog_reports import (
     TablesDropped,
     TablesUnpublished,
 )
+from levada.runtime.tables.publication_gaps import record_missing_publication
 
 
 class TableReports(Stage):
@@ -24,8 +26,7 @@ class TableReports(Stage):
         inbox.on(SegmentStaged, lambda report: registry.positions.segment_staged(report.manifest))
         inbox.on(SourceRestarted, lambda report: registry.positions.source_restarted(report.verified_to))
         inbox.on(TablesDropped, lambda report: registry.storage.tables_dropped(registry.tables.values(), report))
-        # The first error is the cause: capture finds a slot missing that the guard has dropped.
-        inbox.on(Fatal, lambda report: registry.fail(registry.fatal or report.error))
+        inbox.on(Fatal, self._failed)
         inbox.on(JobStarted, self._job_started)
         inbox.on(TableFailed, self._table_failed)
         inbox.on(TablesUnpublished, self._tables_unpublished)
@@ -33,6 +34,12 @@ class TableReports(Stage):
         inbox.on(TableAltered, self._table_altered)
         inbox.on(PartitionsCreated, self._table_altered)
         inbox.on(PartitionsAltered, self._table_altered)
+
+    def _failed(self, report: Fatal) -> None:
+        # The first error is the cause: capture finds a slot missing that the guard has dropped.
+        self._registry.fail(self._registry.fatal or report.error)
+        if report.error.code == codes.PUBLICATION_MISSING:
+            record_missing_publication(self._store)
 
     def _job_started(self, report: JobStarted) -> None:
         for table in report.tables:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 ROW_OPERATIONS: Final = frozenset({"insert", "update", "delete"})
 
 _PUBLICATION: Final = "publication"
+_WAS_MISSING: Final = "missing"
+"""The record once the stream has met WAL in which there was no publication, whatever is there now."""
 _TOLERATES: Final = 180000
 """The first version of PostgreSQL that can decode WAL from before the publication was created."""
 
@@ -125,6 +127,11 @@ def save_publication(store: PipelineStore, state: PublicationState) -> None:
         store.store_fingerprint(_PUBLICATION, str(state.identity.oid))
 
 
+def record_missing_publication(store: PipelineStore) -> None:
+    """Store that the stream has ended because there was no publication, see `unreadable_slot`."""
+    store.store_fingerprint(_PUBLICATION, _WAS_MISSING)
+
+
 def has_publication_record(store: PipelineStore) -> bool:
     """Return True if an earlier start got as far as creating the slot, see `unreadable_slot`."""
     return store.get_fingerprint(_PUBLICATION) is not None
@@ -135,7 +142,8 @@ def unreadable_slot(
 ) -> SlotLost | None:
     """Return the reason why the slot must be created again, None if it can be read with the publication.
 
-    Up to version 17, PostgreSQL cannot decode WAL from before the publication was created.
+    Up to version 17, PostgreSQL cannot decode WAL from before the publication was created, or from while it had another
+    name.
     """
     kept = store.get_fingerprint(_PUBLICATION)
     if kept is None:
@@ -144,10 +152,13 @@ def unreadable_slot(
         return None
     if state.identity is None or kept == str(state.identity.oid) or connection.info.server_version >= _TOLERATES:
         return None
+    what, when = "is not the one that the slot was created with", "before a publication was created"
+    if kept == _WAS_MISSING:
+        what, when = "was missing or had another name for a while", "that time"
     return SlotLost(
         "slot_lost",
-        f"publication {state.name} is not the one that the slot was created with, and PostgreSQL"
-        f" {connection.info.server_version // 10000} cannot decode WAL from before a publication was created",
+        f"publication {state.name} {what}, and PostgreSQL {connection.info.server_version // 10000} cannot decode WAL"
+        f" from {when}",
         hint="levada resync MANIFEST --all",
     )
 

@@ -9,6 +9,7 @@ from levada import codes
 from levada.errors import LevadaError
 from levada.runtime.job import Job
 from levada.runtime.tables.append_record import has_appended
+from levada.runtime.tables.deselected import forget_deselected, record_deselected
 from levada.runtime.tables.exchanged_names import find_followers
 from levada.runtime.tables.kept_copies import store_kept_copy
 from levada.runtime.tables.part import Part, SharedParts
@@ -90,7 +91,7 @@ class TableMembership(Part):
             why = "no longer exists" if there is None else "is no longer selected"
             _log.info("table %s %s: its state is forgotten, its destination stays", name, why)
             freed.append(last_copy_settings(self._store.get_table_controls(gone)))
-            self._forget(gone)
+            self._forget(gone, source)
         for id_, name in left.items():
             self._add(id_, name, at_restart(phases[id_]), phases[id_])
         for id_ in away:
@@ -135,7 +136,7 @@ class TableMembership(Part):
         gone = [records[t] for t in records.keys() - left.keys() - away.keys() - {t.id for t in source.published}]
         self._follow_names([self._handled.last_settings(record) for record in gone])
         parked = self._park_renamed(away)
-        removed = [self._remove(record) for record in gone]
+        removed = [self._remove(record, source) for record in gone]
         return parked and all(removed)
 
     def reconfigured(self) -> None:
@@ -284,6 +285,7 @@ class TableMembership(Part):
         self._columns.add(record, self._handled.last_settings(record), newest)
         self._positions.track(record)
         self._requests.add(record)
+        forget_deselected(self._store, table)
 
     def _update(self, record: TableRecord, name: QualifiedTable) -> None:
         """Apply the table's name at the source, and the settings that the manifest has for that name."""
@@ -298,7 +300,7 @@ class TableMembership(Part):
             keep_selected_name(self._store, record.id, name)
             self._phases.renamed(record, former)
 
-    def _remove(self, record: TableRecord) -> bool:
+    def _remove(self, record: TableRecord, source: SourceTables) -> bool:
         """Remove a table that is no longer replicated. Return False if it still has a job, which is cancelled."""
         self._shadows.abandon(record)
         if record.busy or record.resync.has_copy:
@@ -306,13 +308,15 @@ class TableMembership(Part):
             record.copy.cancel()
             return False
         _log.info("table %s is no longer replicated: its destination stays", record.name)
-        self._forget(record.id)
+        self._forget(record.id, source)
         self._columns.forget(record)
         del self._tables.records[record.id]
         self._places.places_changed()
         return True
 
-    def _forget(self, table: TableId) -> None:
+    def _forget(self, table: TableId, source: SourceTables) -> None:
+        if table in source.publication.names and self._config_ref.current.publication.managed:
+            record_deselected(self._store, table)
         self._store.delete_table_pipeline_state(table)
         forget_membership(self._store, table)
         store_kept_copy(self._store, table, None)
