@@ -106,8 +106,7 @@ class ClusterCache:
         if owner is None and "status" in slim:
             slim["status"] = readable_status(slim["status"])
         if (metadata.get("labels") or {}).get(ROLE_LABEL) == STATE_ROLE:
-            # Only the driver reads the content, and it is large.
-            slim.pop("data", None)
+            slim.pop("data", None)  # Only the driver reads it, and it is large.
         try:
             size = size_of(slim)
         except RecursionError:
@@ -348,6 +347,10 @@ class ClusterCache:
             del self._faults[namespace]
         return before != found
 
+    def faults(self, namespace: str) -> tuple[str, ...]:
+        """Return what could not be read of a namespace's objects."""
+        return tuple(text for texts in self._faults.get(namespace, {}).values() for text in texts)
+
     def namespaces(self) -> list[str]:
         """Return the namespaces with a Pipeline or a TableSync."""
         return sorted({key[0] for known in (self.pipelines, self.table_syncs) for key in known})
@@ -466,7 +469,7 @@ class ClusterCache:
             pods=tuple(readable(read_pod, (b for k, b in sorted(mine.items()) if k.kind == "Pod"))),
             has_default_storage=self.has_default_storage,
             jobs=tuple(readable(read_job, (b for k, b in sorted(mine.items()) if k.kind == "Job"))),
-            faults=tuple(text for texts in self._faults.get(key.namespace, {}).values() for text in texts),
+            faults=self.faults(key.namespace),
             report=self._reports.get(key),
             unreadable=self._unreadable.get(key, ""),
             unread_tables=self.unread_tables.text(key.namespace),
