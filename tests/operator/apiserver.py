@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ class StandInApiServer:
         """Kinds of which no list is answered, but with 429, as by an API server under load."""
         self.held: set[str] = set()
         """Kinds of which no list ends, until they are no longer here."""
+        self.webhook: Callable[[dict[str, Any]], None] = lambda _: None
+        """Changes each object that is applied, as a mutating admission webhook does."""
         self.meanwhile: dict[int, dict[str, Any]] = {}
         """Changes that users make right before a status of that generation is written, so that the answer has them."""
         self.watch_late_s = 0.0
@@ -215,6 +218,8 @@ class StandInApiServer:
                     there = self._merge(kind, namespace, name, change)
                 # Server-side apply by one manager: what is no longer in it goes.
                 return web.json_response(self._store(key, there, {**there, **sent, "metadata": there["metadata"]}))
+            if applied:
+                self.webhook(sent)
             return web.json_response(self._merge(kind, namespace, name, sent))
         if there is None:
             return _failure(404, "not found")

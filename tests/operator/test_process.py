@@ -187,6 +187,11 @@ def bring_up(server: StandInApiServer, driver: str, **changes: Any) -> None:
     until(lambda: phase(server) == "Streaming")
 
 
+def _ready(server: StandInApiServer) -> str:
+    conditions = (server.get("Pipeline", "shop") or {}).get("status", {}).get("conditions", ())
+    return next((str(c["status"]) for c in conditions if c["type"] == "Ready"), "")
+
+
 def _with_finalizer(server: StandInApiServer) -> dict[str, Any]:
     one = server.get("Pipeline", "shop") or {"metadata": {}}
     return one if one["metadata"].get("finalizers") else {}
@@ -280,6 +285,29 @@ def test_operator_that_starts_while_lists_take_long(
     settle(server)
     assert (server.get("ConfigMap", "shop-manifest"), server.get("StatefulSet", "shop-driver")) == before
     assert {path for _, path in writes(server) if "/events/" not in path} <= {STATUS}
+
+
+def _mirrored(body: dict[str, Any]) -> None:
+    """Replace the registry of a StatefulSet's images, as policies of clusters do."""
+    if body["kind"] == "StatefulSet":
+        for container in body["spec"]["template"]["spec"]["containers"]:
+            container["image"] = "mirror.example/" + container["image"]
+
+
+def test_webhook_that_changes_what_is_applied(
+    server: StandInApiServer, driver: str, operator: Callable[[], None]
+) -> None:
+    """The Pipeline is Ready, and its objects are not written again. A change by hand is undone."""
+    server.webhook = _mirrored
+    operator()
+    bring_up(server, driver)
+    settle(server)
+    until(lambda: _ready(server) == "True")
+    assert events(server, "DriverUpdated") == []  # paced: all is written by then
+    stored = until(lambda: server.get("StatefulSet", "shop-driver"))
+    assert stored["spec"]["template"]["spec"]["containers"][0]["image"].startswith("mirror.example/")
+    server.put(merge(stored, {"spec": {"serviceName": "another"}}))
+    until(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"] == stored["spec"])
 
 
 def test_claim_that_outlived_its_pipeline(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:

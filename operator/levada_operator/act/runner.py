@@ -16,6 +16,7 @@ from levada_operator.act.budget import WriteBudget
 from levada_operator.act.events import About, EventAggregator, namespace_event
 from levada_operator.act.metrics import EVENTS, POSTPONED, WRITES
 from levada_operator.act.refusals import RefusalCache, key_of
+from levada_operator.decide.comparison import needs_apply
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.rehearsal import proves_nothing
@@ -32,6 +33,8 @@ _PER_NAMESPACE: Final = 3
 """Concurrent requests about one namespace. A write of a large object takes seconds, and there are few threads."""
 _MAX_REMEMBERED: Final = 10_000
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
+_AS_APPLIED: Final = ("ConfigMap", "TableSync")
+"""Kinds of which the operator takes no other form than its own: the driver runs what they contain."""
 _TABLES_S: Final = 5.0
 """Time limit for a plan's writes about tables. The next plan has the rest, based on the state by then."""
 
@@ -41,6 +44,8 @@ class Outcome:
     """The result of a plan: the written and deleted objects, and the refusals."""
 
     written: list[dict[str, Any]] = field(default_factory=list)
+    altered: list[tuple[Body, Body]] = field(default_factory=list)
+    """Objects that the API server stored otherwise than they were applied: both forms."""
     deleted: list[ObjectKey] = field(default_factory=list)
     refusals: tuple[Refusal, ...] = ()
     failed: RequestFailed | None = None
@@ -223,7 +228,10 @@ class Runner:
                     raise
             else:
                 self._refusals.succeeded(namespace, body)
-                outcome.written += [] if answer is None else [answer]
+                if answer is not None:
+                    outcome.written.append(answer)
+                    if body["kind"] not in _AS_APPLIED and needs_apply(body, answer):
+                        outcome.altered.append((body, answer))
                 return True
         outcome.refusals = (refusal,)
         return False

@@ -331,6 +331,8 @@ class Controller:
             try:
                 outcome = await self._runner.carry_out(plan, observed)
                 self.cache.record_writes(key, outcome.written, outcome.deleted, now)
+                for applied, stored in outcome.altered:
+                    self.cache.altered.note(key, applied, stored)
                 self.cache.record_refusals(key, outcome.refusals)
                 await self._enqueue_changed()
             finally:

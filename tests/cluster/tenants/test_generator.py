@@ -24,7 +24,7 @@ from tests.cluster.tenants.place import MEMORY, Place
 
 ROUNDS = int(os.environ.get("TENANTS_ROUNDS", "30"))
 SEED = int(os.environ.get("TENANTS_SEED", "1"))
-LONE_TABLES = 3000
+LONE_TABLES = int(os.environ.get("TENANTS_TABLES", "3000"))
 
 pytestmark = pytest.mark.nightly
 
