@@ -179,7 +179,7 @@ class Controller:
                 # waits for its approval would be its first, and the record of a rollback would be lost.
                 if self._sweeper.is_listed(key.namespace, self.watched, _utcnow()):
                     await self._process(key)
-                elif faults := self.cache.faults(key.namespace):
+                elif faults := self.cache.faults(key.namespace, "sweep"):
                     text = "the Pipeline is left as it is until its namespace's objects are listed: "
                     await self._report(key, "ObjectsUnread", text + "; ".join(faults))
             except RequestFailed as error:

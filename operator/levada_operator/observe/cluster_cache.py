@@ -240,11 +240,11 @@ class ClusterCache:
 
     def drop(self, kind: str, namespace: str, name: str) -> None:
         """Remove an object by its name. With a Pipeline, remove everything that is known of it."""
+        self._room.free(kind, (kind, namespace, name))
         if kind == "TableSync":
             self.unread_tables.forget(namespace, name)
             self._forget_table((namespace, name))
             self.table_syncs.pop((namespace, name), None)
-            self._room.free(kind, (kind, namespace, name))
             return
         key = PipelineKey(namespace, name)
         if (body := self.pipelines.get(key)) is not None:
@@ -253,7 +253,6 @@ class ClusterCache:
             self._changed.add(key)
         for child in list(self._children.get(key, ())):
             self._drop_child(key, child)
-        self._room.free(kind, (kind, namespace, name))
         self.altered.forget(key)
         for known in (
             self.pipelines, self._reports, self._unreadable, self._moved_at, self._refusals, self._children
@@ -349,9 +348,9 @@ class ClusterCache:
             del self._faults[namespace]
         return before != found
 
-    def faults(self, namespace: str) -> tuple[str, ...]:
-        """Return what could not be read of a namespace's objects."""
-        return sum(self._faults.get(namespace, {}).values(), ())
+    def faults(self, namespace: str, of: str = "") -> tuple[str, ...]:
+        """Return what could not be read of a namespace's objects, or of those of a kind."""
+        return sum((texts for kind, texts in self._faults.get(namespace, {}).items() if of in ("", kind)), ())
 
     def namespaces(self) -> list[str]:
         """Return the namespaces with a Pipeline or a TableSync."""
@@ -400,7 +399,7 @@ class ClusterCache:
             address = (body or {}).get("status", {}).get("podIP")
             if body is None or not address or body["metadata"].get("deletionTimestamp"):
                 continue
-            # Only the StatefulSet's own pod is the driver. A Job may have made one of that name.
+            # A Job may have made a pod of that name.
             makers = (self._makers.get(o.get("uid", "")) for o in body["metadata"].get("ownerReferences") or ())
             if (key, ObjectKey("StatefulSet", driver_name(key.name))) in makers:
                 found.append((key, address))
