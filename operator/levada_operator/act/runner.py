@@ -21,7 +21,7 @@ from levada_operator.decide.events import EventDraft
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.rehearsal import proves_nothing
 from levada_operator.kube.interface import Cluster, RequestFailed
-from levada_operator.names import PIPELINE_LABEL, driver_pod
+from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, STATE_ROLE, driver_pod
 from levada_operator.observe.objects import Body, ObjectKey, Refusal
 from levada_operator.observe.observed import Observed
 
@@ -245,9 +245,12 @@ class Runner:
         if there is None:
             return
         if (there["metadata"].get("labels") or {}).get(PIPELINE_LABEL) != observed.pipeline.name:
-            raise RequestFailed(
-                409, "it is there already, and not this Pipeline's: delete it, or give the Pipeline another name"
-            )
+            solution = "delete it, or give the Pipeline another name"
+            if key.kind == "PersistentVolumeClaim" or body["metadata"]["labels"].get(ROLE_LABEL) == STATE_ROLE:
+                # It may be the Pipeline's own, after someone removed its labels. What is in it is nowhere else.
+                label = f"kubectl -n {namespace} label {key.kind.lower()} {key.name} {PIPELINE_LABEL}="
+                solution = f"if it is, run: {label}{observed.pipeline.name}; otherwise {solution}"
+            raise RequestFailed(409, f"it is there already, and not marked as this Pipeline's: {solution}")
 
     async def _write_status(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> bool:
         """Write a status. Return True if it was written, False if it was postponed or the object does not exist.
