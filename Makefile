@@ -78,7 +78,7 @@ test-late: setup ## Run the tests of the operator, whose requests and whose test
 
 LATE := 1:writes,test
 
-test-tenants: setup ## Let a hostile tenant create odd objects while a Pipeline of another is changed TENANTS_ROUNDS=30 times (TENANTS_SEED=)
+test-tenants: setup ## Let a hostile tenant create odd objects while a Pipeline of another is changed TENANTS_ROUNDS=30 times (TENANTS_SEED=, TENANTS_TABLES=3000)
 	$(CLUSTER) $(BIN)/pytest tests/cluster/tenants -s --timeout $(BUILD_S) $(PYTEST_ARGS)
 
 cluster-build: setup ## Build the Kubernetes of the next two, and the image, ahead: 800 CPU seconds on a fresh machine

@@ -36,6 +36,15 @@ REFUSED: dict[str, dict[str, Any]] = {
     "an interval without a unit": {"metrics": {"serviceMonitor": {"interval": "30"}}},
     "a port that is none": {"networkPolicy": {"apiServerPorts": [70000]}},
     "no port": {"networkPolicy": {"apiServerPorts": []}},
+    "an amount that is none": {"resources": {"limits": {"memory": "half"}}},
+    "a negative amount": {"resources": {"requests": {"cpu": -1}}},
+    "no name of an account": {"serviceAccount": {"name": "Ops_Account"}},
+    "no name of a Secret": {"driverToken": {"secretName": "driver tokens"}},
+    "no name of a driver's namespace": {"driverToken": {"namespaces": ["Data"]}},
+    "no name of a class": {"priorityClassName": "High!"},
+    "no prefix of names": {"fullnameOverride": "Levada_1"},
+    "a repository with a space": {"image": {"repository": "my levada"}},
+    "no tag": {"image": {"tag": "v1 beta"}},
     "an alert at nothing": {"metrics": {"prometheusRule": {"lagSeconds": 0}}},
 }
 

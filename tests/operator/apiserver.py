@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -39,6 +40,10 @@ class StandInApiServer:
         """Kinds of which nothing can be made, as if the namespace were being deleted."""
         self.busy: set[str] = set()
         """Kinds of which no list is answered, but with 429, as by an API server under load."""
+        self.held: set[str] = set()
+        """Kinds of which no list ends, until they are no longer here."""
+        self.webhook: Callable[[dict[str, Any]], None] = lambda _: None
+        """Changes each object that is applied, as a mutating admission webhook does."""
         self.meanwhile: dict[int, dict[str, Any]] = {}
         """Changes that users make right before a status of that generation is written, so that the answer has them."""
         self.watch_late_s = 0.0
@@ -144,6 +149,8 @@ class StandInApiServer:
                 return await self._watch(request, kind)
             if kind in self.busy:
                 return web.json_response({"message": "too many requests"}, status=429, headers={"Retry-After": "1"})
+            while kind in self.held:
+                await asyncio.sleep(0.05)
             return web.json_response(self._list(kind, request.query.get("labelSelector", "")))
         with self._lock:
             return self._one(request, sent, (kind, namespace, rest[1]), "/".join(rest[2:]))
@@ -211,6 +218,8 @@ class StandInApiServer:
                     there = self._merge(kind, namespace, name, change)
                 # Server-side apply by one manager: what is no longer in it goes.
                 return web.json_response(self._store(key, there, {**there, **sent, "metadata": there["metadata"]}))
+            if applied:
+                self.webhook(sent)
             return web.json_response(self._merge(kind, namespace, name, sent))
         if there is None:
             return _failure(404, "not found")

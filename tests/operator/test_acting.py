@@ -447,8 +447,20 @@ def test_runner_takes_over_no_foreign_object() -> None:
     cluster = Requests()
     cluster.there["ConfigMap", "shop-manifest"] = {"metadata": {"name": "shop-manifest"}}
     outcome = asyncio.run(carry_out(cluster, observed()))
-    assert "not this Pipeline's" in outcome.refusals[0].message
+    assert "not marked as this Pipeline's: delete it" in outcome.refusals[0].message
     assert ("apply", "ConfigMap", "shop-manifest") not in cluster.writes
+
+
+@pytest.mark.parametrize("of", [("ConfigMap", "shop-state-4"), ("PersistentVolumeClaim", "shop-staging")])
+def test_state_without_its_label_is_not_to_be_deleted(of: tuple[str, str]) -> None:
+    """Its content is nowhere else, so the command that marks it as the Pipeline's comes first."""
+    cluster = Requests()
+    cluster.there[of] = {"metadata": {"name": of[1]}}
+    body = pipeline(spec={"store": {"configMap": {}}, "staging": {"volumeClaim": {"size": "1Gi"}}})
+    outcome = asyncio.run(carry_out(cluster, observed(body)))
+    command = f"kubectl -n data label {of[0].lower()} {of[1]} levada.dev/pipeline=shop"
+    assert f"if it is, run: {command}; otherwise delete it" in outcome.refusals[0].message
+    assert ("apply", *of) not in cluster.writes
 
 
 def test_runner_writes_counters_seldom() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,35 @@ def test_list_has_all_pages() -> None:
         thread.join()
     assert [body["metadata"] for body in found.objects] == [{"name": "n1"}, {"name": "n2"}]
     assert seen == ["limit=250", "limit=250&continue=a%3Db"]
+
+
+@pytest.mark.parametrize("pages", [20, 40])
+def test_time_for_a_list_grows_with_its_pages(pages: int) -> None:
+    """5,000 objects are read, though each page takes 4 s. A list that takes longer than 100 s is given up."""
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.path)
+            following = {"continue": "more"} if len(seen) < pages else {}
+            body = json.dumps({"metadata": following, "items": [{"metadata": {"name": f"n{len(seen)}"}}]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as slow:
+        thread = threading.Thread(target=slow.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{slow.server_port}/"
+        api = ApiServer(address, ssl.create_default_context(), dict, clock=lambda: 4.0 * len(seen))
+        with pytest.raises(RequestFailed) if pages > 25 else nullcontext():
+            assert len(api.list_objects("TableSync").objects) == pages
+        slow.shutdown()
+        thread.join()
 
 
 def test_slow_answer_has_its_own_time_out() -> None:

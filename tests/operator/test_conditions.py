@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tests.operator.samples import (
 from levada_operator.decide.conditions import PIPELINE_REASONS, TABLE_SYNC_REASONS, Condition
 from levada_operator.decide.events import EVENT_REASONS, transitions
 from levada_operator.decide.reconcile import reconcile
-from levada_operator.observe.objects import ObjectKey, Refusal
+from levada_operator.observe.objects import ObjectKey, OwnedObjects, Refusal
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import read_pod
 
@@ -288,6 +289,18 @@ def test_every_problem_of_the_preflight_is_in_the_status() -> None:
         "wal_level is replica; ALTER SYSTEM SET wal_level = 'logical' [wal_level_not_logical]",
         "role app may not create schema levada; GRANT CREATE ON DATABASE shop [store_privilege_missing]",
     ]
+
+
+def test_stateful_set_that_waits_for_its_finalizers_is_named() -> None:
+    """Kubernetes makes no pod of a StatefulSet that is being deleted, however long another one's finalizer stays."""
+    seen = running(pods=())
+    held = {"deletionTimestamp": written(at(-60)), "finalizers": ["example.com/never"]}
+    key = ObjectKey("StatefulSet", "shop-driver")
+    bodies = {**seen.owned.bodies, key: merge(dict(seen.owned.bodies[key]), {"metadata": held})}
+    available = conditions(replace(seen, owned=OwnedObjects(bodies)))["DriverAvailable"]
+    assert (available.status, available.reason) == (False, "Starting")
+    text = "StatefulSet shop-driver is being deleted, and waits for its finalizers: example.com/never"
+    assert available.message == text
 
 
 def test_stuck_pod_is_told() -> None:

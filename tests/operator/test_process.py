@@ -27,6 +27,8 @@ from levada_operator.desired.pod import HTTP_PORT
 pytestmark = pytest.mark.usefixtures("own_process")
 
 _T = TypeVar("_T")
+ANOTHER_NAMESPACE = {"destination": {"iceberg": {"namespace": "another_{schema}"}}}
+STATUS = "/apis/levada.dev/v1alpha1/namespaces/data/pipelines/shop/status"
 SQL = "SELECT pg_drop_replication_slot('levada_data__shop')"
 
 
@@ -185,6 +187,11 @@ def bring_up(server: StandInApiServer, driver: str, **changes: Any) -> None:
     until(lambda: phase(server) == "Streaming")
 
 
+def _ready(server: StandInApiServer) -> str:
+    conditions = (server.get("Pipeline", "shop") or {}).get("status", {}).get("conditions", ())
+    return next((str(c["status"]) for c in conditions if c["type"] == "Ready"), "")
+
+
 def _with_finalizer(server: StandInApiServer) -> dict[str, Any]:
     one = server.get("Pipeline", "shop") or {"metadata": {}}
     return one if one["metadata"].get("finalizers") else {}
@@ -257,6 +264,67 @@ def test_killed_operator_comes_back_to_the_same(
     until(lambda: sweeps(server) >= 4)
     assert {k: b["metadata"]["resourceVersion"] for k, b in server.all() if k[0] not in apart} == before
     assert writes(server) == []
+
+
+def test_operator_that_starts_while_lists_take_long(
+    server: StandInApiServer, driver: str, operator: Callable[[], None]
+) -> None:
+    """It leaves a running Pipeline as it is. A change that waits for its approval would be a new one's first spec."""
+    operator()
+    bring_up(server, driver, spec={"approval": "Manual"})
+    settle(server)
+    server.put(merge(server.get("Pipeline", "shop") or {}, {"spec": ANOTHER_NAMESPACE}))
+    until(lambda: events(server, "ApprovalRequired"))
+    settle(server)
+    before = server.get("ConfigMap", "shop-manifest"), server.get("StatefulSet", "shop-driver")
+    server.held = {"TableSync"}
+    server.requests.clear()
+    operator()
+    until(lambda: [text for text in events(server, "ObjectsUnread") if "left as it is" in text])
+    server.held = set()
+    settle(server)
+    assert (server.get("ConfigMap", "shop-manifest"), server.get("StatefulSet", "shop-driver")) == before
+    assert {path for _, path in writes(server) if "/events/" not in path} <= {STATUS}
+
+
+def _mirrored(body: dict[str, Any]) -> None:
+    """Replace the registry of a StatefulSet's images, as policies of clusters do."""
+    if body["kind"] == "StatefulSet":
+        for container in body["spec"]["template"]["spec"]["containers"]:
+            container["image"] = "mirror.example/" + container["image"]
+
+
+def test_webhook_that_changes_what_is_applied(
+    server: StandInApiServer, driver: str, operator: Callable[[], None]
+) -> None:
+    """The Pipeline is Ready, and its objects are not written again. A change by hand is undone."""
+    server.webhook = _mirrored
+    operator()
+    bring_up(server, driver)
+    settle(server)
+    until(lambda: _ready(server) == "True")
+    assert events(server, "DriverUpdated") == []  # paced: all is written by then
+    stored = until(lambda: server.get("StatefulSet", "shop-driver"))
+    assert stored["spec"]["template"]["spec"]["containers"][0]["image"].startswith("mirror.example/")
+    server.put(merge(stored, {"spec": {"serviceName": "another"}}))
+    until(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"] == stored["spec"])
+
+
+def test_claim_that_outlived_its_pipeline(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
+    """The next Pipeline of the name stages on it, also where the operator has listed the namespace before."""
+    operator()
+    bring_up(server, driver)
+    settle(server)
+    size = {"resources": {"requests": {"storage": "50Gi"}}}
+    labels = {"levada.dev/pipeline": "bank", "levada.dev/role": "staging"}
+    server.put({"kind": "PersistentVolumeClaim", "spec": size,
+                "metadata": {"name": "bank-staging", "namespace": "data", "labels": labels}})  # fmt: skip
+    server.put(merge(pipeline(), {"metadata": {"name": "bank", "uid": "uid-bank"}}))
+    manifest = until(lambda: server.get("ConfigMap", "bank-manifest"))
+    assert "size: 53687091200" in manifest["data"]["pipeline.yaml"]
+    settle(server)
+    claim = server.get("PersistentVolumeClaim", "bank-staging") or {}
+    assert claim["spec"]["resources"]["requests"]["storage"] == "50Gi"
 
 
 def test_deletion_runs_the_cleanup(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:

@@ -146,6 +146,19 @@ def test_drift_is_mended(kind: str) -> None:
     assert [b["kind"] for b in plan.apply] == [kind]
 
 
+@pytest.mark.parametrize("spec", [{"staging": {"uri": "s3://lake/staging"}}, {"staging": {"scratch": True}}])
+def test_what_was_retained_stays(spec: dict[str, Any]) -> None:
+    """State and staged changes without an owner stay, also if the Pipeline of the name has another place for them."""
+    policy = {"slot": "Retain", "state": "Retain"}
+    store = {"store": {"configMap": {}}}
+    retained = owned(owner(staging={"volumeClaim": {"size": "1Gi"}}, deletionPolicy=policy, **store)).bodies
+    kept = {k: b for k, b in retained.items() if "ownerReferences" not in b["metadata"]}
+    assert {key.kind for key in kept} == {"ConfigMap", "PersistentVolumeClaim"}
+    plan = reconcile(observed(pipeline(spec=spec), owned=OwnedObjects(kept)))
+    assert plan.delete == ()
+    assert ObjectKey("StatefulSet", "shop-driver") in {ObjectKey(b["kind"], b["metadata"]["name"]) for b in plan.apply}
+
+
 def test_superfluous_objects_go() -> None:
     """Back from Cluster to Local mode, the executors' account, the policies and the rights over pods are deleted."""
     plan = reconcile(running(owned=owned(owner(driver={"mode": "Cluster"}))))

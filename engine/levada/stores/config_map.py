@@ -45,6 +45,7 @@ from levada.stores.storage import (
     changes,
     document_text,
     parsed_document,
+    readable_as_written,
     selected,
 )
 from levada.values import TableId
@@ -151,7 +152,7 @@ class ConfigMapStorage(Storage):
             seen = known or self._read(name)
             if sent is not None and seen.data.get(_WRITE) == sent[0]:
                 return sent[1]  # The write succeeded, but its response was lost.
-            current = int(seen.data.get(_EPOCH, 0))
+            current = self._epoch(name, seen.data)
             if epoch is not None and current > epoch:
                 raise StaleEpoch(epoch, current)
             data = dict(seen.data)
@@ -202,15 +203,26 @@ class ConfigMapStorage(Storage):
     # Documents
 
     def next_epoch(self, key: Key[Any], check: Callable[[Document | None], object]) -> int:
+        # A head that was emptied or deleted by hand has none. With an epoch below the parts' none could be written.
+        of_parts = max(self._epoch(name, self._read(name).data) for name in self._parts)
+
         def take(data: _Data, _: bool) -> int:
             check(self._document(data, key))
-            data[_EPOCH] = str(int(data.get(_EPOCH, 0)) + 1)
+            data[_EPOCH] = str(max(self._epoch(self._head, data), of_parts) + 1)
             return int(data[_EPOCH])
 
         epoch = self._change(self._head, None, take)
         for name in self._parts:
-            self._change(name, None, lambda data, _: data.update({_EPOCH: str(max(epoch, int(data.get(_EPOCH, 0))))}))
+
+            def raise_it(data: _Data, _: bool, name: str = name) -> None:
+                data[_EPOCH] = str(max(epoch, self._epoch(name, data)))
+
+            self._change(name, None, raise_it)
         return epoch
+
+    def _epoch(self, name: str, data: Mapping[str, str]) -> int:
+        with readable_as_written(f"{_EPOCH} in ConfigMap {self._maps.namespace}/{name}"):
+            return int(data.get(_EPOCH, 0))
 
     def scan(self, kind: DocumentKind[Any]) -> dict[Key[Any], Document]:
         names = [*self._parts, self._head] if kind.pipeline_wide else self._parts

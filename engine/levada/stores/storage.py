@@ -167,19 +167,20 @@ def document_text(document: Document) -> str:
 
 def parsed_document(text: str, where: str) -> Document:
     """Parse a result of `document_text`. Raise NeedsOperator ``store_damaged`` for other text."""
-    with _readable(where):
+    with readable_as_written(where):
         document: Document = json.loads(text)
         return document
 
 
 def decoded(kind: DocumentKind[T], document: Document, where: str) -> T:
     """Return the value of a document. Raise NeedsOperator ``store_damaged`` if it is not of the kind's form."""
-    with _readable(where):
+    with readable_as_written(where):
         return kind.decode(document)
 
 
 @contextmanager
-def _readable(where: str) -> Iterator[None]:
+def readable_as_written(where: str) -> Iterator[None]:
+    """Raise NeedsOperator ``store_damaged`` for an error of what reads the stored text."""
     try:
         yield
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

@@ -16,11 +16,12 @@ from levada_operator.act.budget import WriteBudget
 from levada_operator.act.events import About, EventAggregator, namespace_event
 from levada_operator.act.metrics import EVENTS, POSTPONED, WRITES
 from levada_operator.act.refusals import RefusalCache, key_of
+from levada_operator.decide.comparison import needs_apply
 from levada_operator.decide.events import EventDraft
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.rehearsal import proves_nothing
 from levada_operator.kube.interface import Cluster, RequestFailed
-from levada_operator.names import PIPELINE_LABEL, driver_pod
+from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, STATE_ROLE, driver_pod
 from levada_operator.observe.objects import Body, ObjectKey, Refusal
 from levada_operator.observe.observed import Observed
 
@@ -32,6 +33,8 @@ _PER_NAMESPACE: Final = 3
 """Concurrent requests about one namespace. A write of a large object takes seconds, and there are few threads."""
 _MAX_REMEMBERED: Final = 10_000
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
+_AS_APPLIED: Final = ("ConfigMap", "TableSync")
+"""Kinds of which the operator takes no other form than its own: the driver runs what they contain."""
 _TABLES_S: Final = 5.0
 """Time limit for a plan's writes about tables. The next plan has the rest, based on the state by then."""
 
@@ -41,6 +44,8 @@ class Outcome:
     """The result of a plan: the written and deleted objects, and the refusals."""
 
     written: list[dict[str, Any]] = field(default_factory=list)
+    altered: list[tuple[Body, Body]] = field(default_factory=list)
+    """Objects that the API server stored otherwise than they were applied: both forms."""
     deleted: list[ObjectKey] = field(default_factory=list)
     refusals: tuple[Refusal, ...] = ()
     failed: RequestFailed | None = None
@@ -223,7 +228,10 @@ class Runner:
                     raise
             else:
                 self._refusals.succeeded(namespace, body)
-                outcome.written += [] if answer is None else [answer]
+                if answer is not None:
+                    outcome.written.append(answer)
+                    if body["kind"] not in _AS_APPLIED and needs_apply(body, answer):
+                        outcome.altered.append((body, answer))
                 return True
         outcome.refusals = (refusal,)
         return False
@@ -237,9 +245,12 @@ class Runner:
         if there is None:
             return
         if (there["metadata"].get("labels") or {}).get(PIPELINE_LABEL) != observed.pipeline.name:
-            raise RequestFailed(
-                409, "it is there already, and not this Pipeline's: delete it, or give the Pipeline another name"
-            )
+            solution = "delete it, or give the Pipeline another name"
+            if key.kind == "PersistentVolumeClaim" or body["metadata"]["labels"].get(ROLE_LABEL) == STATE_ROLE:
+                # It may be the Pipeline's own, after someone removed its labels. What is in it is nowhere else.
+                label = f"kubectl -n {namespace} label {key.kind.lower()} {key.name} {PIPELINE_LABEL}="
+                solution = f"if it is, run: {label}{observed.pipeline.name}; otherwise {solution}"
+            raise RequestFailed(409, f"it is there already, and not marked as this Pipeline's: {solution}")
 
     async def _write_status(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> bool:
         """Write a status. Return True if it was written, False if it was postponed or the object does not exist.

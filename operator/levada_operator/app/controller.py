@@ -34,7 +34,7 @@ from levada_operator.decide.lone_tables import lone_table_status
 from levada_operator.decide.reconcile import MEMOS, reconcile
 from levada_operator.kube.interface import Cluster, RequestFailed
 from levada_operator.kube.items import Unread
-from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name
+from levada_operator.names import FINALIZER, OPERATOR, driver_name, manifest_name, staging_name
 from levada_operator.observe.cluster_cache import ClusterCache
 from levada_operator.observe.objects import (
     Body,
@@ -93,7 +93,7 @@ class Controller:
         ]
         self._abandoned = AbandonedCleanups(cluster, self._readers, config.lease)
         self._installations = Installations(cluster, self._readers, config.lease.text, time.monotonic)
-        self._storage_listed_for: dict[PipelineKey, tuple[str, int]] = {}
+        self._storage_read_for: dict[PipelineKey, tuple[str, int]] = {}
         QUEUED.set_function(lambda: self._queue.length)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -175,9 +175,13 @@ class Controller:
         while True:
             key = await self._queue.get()
             try:
-                # Before its namespace is listed the cache has no pods: a running driver would look like a stopped one.
-                if await self._sweeper.is_listed(key.namespace, self.watched, _utcnow()):
+                # Before all of its namespace is listed, a Pipeline that runs would look like a new one. A spec that
+                # waits for its approval would be its first, and the record of a rollback would be lost.
+                if self._sweeper.is_listed(key.namespace, self.watched, _utcnow()):
                     await self._process(key)
+                elif faults := self.cache.faults(key.namespace, "sweep"):
+                    text = "the Pipeline is left as it is until its namespace's objects are listed: "
+                    await self._report(key, "ObjectsUnread", text + "; ".join(faults))
             except RequestFailed as error:
                 FAILURES.inc()
                 _log.warning("%s/%s: %s", key.namespace, key.name, error)
@@ -185,17 +189,16 @@ class Controller:
                 FAILURES.inc()
                 FAULTS.labels(key.namespace).inc()
                 _log.exception("%s/%s: cannot be reconciled", key.namespace, key.name)
-                await self._report(key, error)
+                text = f"{type(error).__name__}: the operator's log has more. Set back what was changed last"
+                await self._report(key, "ReconcileFailed", text)
             finally:
                 await self._queue.done(key)
 
-    async def _report(self, key: PipelineKey, error: Exception) -> None:
+    async def _report(self, key: PipelineKey, reason: str, text: str) -> None:
         """Write an Event about a Pipeline that cannot be reconciled."""
         if (body := self.cache.pipelines.get(key)) is not None:
-            about = ObjectKey("Pipeline", key.name)
-            text = f"{type(error).__name__}: the operator's log has more. Set back what was changed last"
             with contextlib.suppress(Exception):
-                draft = EventDraft(about, "ReconcileFailed", text)
+                draft = EventDraft(ObjectKey("Pipeline", key.name), reason, shortened(text, MAX_MESSAGE))
                 await self._runner.report(key.namespace, body["metadata"]["uid"], draft, _utcnow())
 
     async def _report_foreign(self, key: PipelineKey, body: Body, other: str) -> None:
@@ -216,7 +219,7 @@ class Controller:
             # However many Pipelines a tenant makes and deletes, no memory stays.
             MEMOS.forget(key)
             self.watched.pop(key, None)
-            self._storage_listed_for.pop(key, None)
+            self._storage_read_for.pop(key, None)
             await self._write_lone_tables(key)
             return
         stateful_set = self.cache.child(key, "StatefulSet", driver_name(key.name))
@@ -283,22 +286,27 @@ class Controller:
             # Thousands of them do not wait for a sweep between two passes.
             await self._queue.add(key)
 
-    async def _list_storage_for(self, key: PipelineKey) -> None:
-        """List the StorageClasses for a new Pipeline, since one may be a moment older. Its decision is final.
+    async def _read_storage_for(self, key: PipelineKey) -> None:
+        """Read the StorageClasses and the staging claim of a new Pipeline, whose decision about storage is final.
 
-        Until a spec is accepted, each version of it is new.
+        A class may be a moment old. A claim that outlived the former Pipeline of the name is not in the cache, because
+        it had no owner when its namespace was listed. Until a spec is accepted, each version of it is new.
         """
         body = self.cache.pipelines.get(key)
         if body is None or self.cache.child(key, "ConfigMap", manifest_name(key.name)) is not None:
-            self._storage_listed_for.pop(key, None)
+            self._storage_read_for.pop(key, None)
             return
         version = str(body["metadata"]["uid"]), int(body["metadata"].get("generation", 0))
-        if self._storage_listed_for.get(key) != version:
+        if self._storage_read_for.get(key) != version:
             await self._sweeper.list_storage()
-            self._storage_listed_for[key] = version
+            named = "PersistentVolumeClaim", key.namespace, staging_name(key.name)
+            run = asyncio.get_running_loop().run_in_executor
+            if (claim := await run(self._readers, self._cluster.get, *named)) is not None:
+                self.cache.put({**claim, "kind": named[0]})
+            self._storage_read_for[key] = version
 
     async def _reconcile(self, key: PipelineKey) -> bool:
-        await self._list_storage_for(key)
+        await self._read_storage_for(key)
         async with self._decisions.turn(key.namespace):
             now = _utcnow()
             observed = self.cache.observe(key, now, self._turns.others(key))
@@ -323,6 +331,8 @@ class Controller:
             try:
                 outcome = await self._runner.carry_out(plan, observed)
                 self.cache.record_writes(key, outcome.written, outcome.deleted, now)
+                for applied, stored in outcome.altered:
+                    self.cache.altered.note(key, applied, stored)
                 self.cache.record_refusals(key, outcome.refusals)
                 await self._enqueue_changed()
             finally:

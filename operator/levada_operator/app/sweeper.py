@@ -44,7 +44,7 @@ _PACE_S: Final = 2.0
 """A sweep does not wait longer for lists. They continue, and the next sweep leaves their namespaces out until they end.
 """
 _WAIT_S: Final = 10.0
-"""A namespace whose lists take longer is reconciled with what is known of it. The first sweep waits as long."""
+"""A namespace whose lists take longer is reconciled with what earlier lists had. The first sweep waits as long."""
 _SLOW_S: Final = 5.0
 """Namespaces whose lists took longer the last time share half of the places."""
 _MAX_FAILED_EVENTS: Final = 500
@@ -91,6 +91,8 @@ class Sweeper:
         self._discovery: asyncio.Task[set[str]] | None = None
         self._listing: dict[str, _Listing] = {}
         self._listed: set[str] = set()
+        self._progressed: set[str] = set()
+        """Namespaces of which a list has ended since the last sweep."""
         self._listed_since: dict[str, datetime] = {}
         """When the last complete lists of each namespace began."""
         self._slow: set[str] = set()
@@ -118,8 +120,10 @@ class Sweeper:
         if begun and len(failures) == begun and None not in failures.values():
             raise next(f for f in failures.values() if f is not None)
         await self._enqueue(*(namespace for namespace, failure in failures.items() if failure is not None))
-        if not begun or None in failures.values():
+        # A slow API server may take minutes for the lists of a namespace, and a restart would begin with the first.
+        if not begun or None in failures.values() or self._progressed & self._listing.keys():
             self._watchdog.swept()
+        self._progressed.clear()
         self._count()
         self._listed_since = {n: at for n, at in self._listed_since.items() if n in found}
         SWEEP.set(min(self._listed_since.values(), default=now).timestamp())
@@ -144,18 +148,18 @@ class Sweeper:
         """List all kinds of a namespace in the next sweep, because the watch has left out an event of it."""
         self._due.add(namespace)
 
-    async def is_listed(self, namespace: str, watched: Mapping[PipelineKey, str], now: datetime) -> bool:
+    def is_listed(self, namespace: str, watched: Mapping[PipelineKey, str], now: datetime) -> bool:
         """Return True if all kinds of a namespace's objects were listed at least once, as far as they can be.
 
-        Those of a new namespace are listed now, and its drivers are asked for their progress.
+        Those of a new namespace are listed now. Its Pipelines are enqueued when that ends.
         """
         if namespace not in self._listed:
-            await asyncio.wait([self._begin(namespace, True, True, watched, now).task], timeout=_WAIT_S)
+            self._begin(namespace, True, True, watched, now)
         return namespace in self._listed
 
     def _begin(
         self, namespace: str, slow_due: bool, tables_due: bool, watched: Mapping[PipelineKey, str], now: datetime
-    ) -> _Listing:
+    ) -> None:
         """Begin to list a namespace, unless it is under way."""
         if namespace not in self._listing or self._listing[namespace].task.done():
             new = namespace not in self._listed
@@ -165,7 +169,6 @@ class Sweeper:
             task = asyncio.create_task(work, name=f"sweep {namespace}")
             self._listing[namespace] = _Listing(task, asyncio.get_running_loop().time())
             self._listed_since.setdefault(namespace, now)
-        return self._listing[namespace]
 
     async def _enqueue(self, *namespaces: str) -> None:
         """Enqueue the Pipelines of the namespaces."""
@@ -227,10 +230,9 @@ class Sweeper:
                 if self._listing.get(namespace) is listing:
                     del self._listing[namespace]
             elif now_s - listing.begun_s > _WAIT_S:
-                # It is reconciled with what is known of it.
-                self._listed.add(namespace)
-                self._listed_since[namespace] = now
                 self._fault(namespace, "sweep", ["its objects are not listed in time"])
+                if namespace in self._listed:
+                    self._listed_since[namespace] = now
                 await self._enqueue(namespace)
         return failures
 
@@ -365,7 +367,9 @@ class Sweeper:
         self._cache.record_creation_failures(namespace, failures)
 
     async def _list(self, kind: str, namespace: str, labels: str = "", fields: str = "") -> Listing:
-        return await self._run(self._cluster.list_objects, kind, namespace, labels, fields)
+        found = await self._run(self._cluster.list_objects, kind, namespace, labels, fields)
+        self._progressed.add(namespace)
+        return found
 
     def _fault(self, namespace: str, of: str, texts: Iterable[str]) -> None:
         found = list(texts)

@@ -123,7 +123,7 @@ def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool)
         failure = observed.creation_failures.get(ObjectKey("StatefulSet", driver_name(observed.pipeline.name)))
         if wanted and failure is not None and _current(failure, observed):
             return Condition(of, False, "PodRefused", creation_text(failure, observed.pipeline.namespace))
-        return Condition(of, False, "Starting" if wanted else "ScaledToZero")
+        return Condition(of, False, "Starting" if wanted else "ScaledToZero", _held_text(observed))
     if pod.deleting_since is not None:
         if observed.now > pod.deleting_since + STUCK_AFTER:
             node = f" on node {pod.node}" if pod.node else ""
@@ -136,6 +136,16 @@ def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool)
     if pod.ready:
         return Condition(of, True, "PodReady", pod.name + (_waiting_text(observed) if waits else ""))
     return Condition(of, False, "Starting", f"pod {pod.name} is not ready yet")
+
+
+def _held_text(observed: Observed) -> str:
+    """Return why a StatefulSet gets no pod: it is being deleted. Return an empty string for any other."""
+    name = driver_name(observed.pipeline.name)
+    metadata = (observed.owned.get("StatefulSet", name) or {}).get("metadata") or {}
+    if not metadata.get("deletionTimestamp"):
+        return ""
+    held = ", ".join(metadata.get("finalizers") or ())
+    return f"StatefulSet {name} is being deleted" + (f", and waits for its finalizers: {held}" if held else "")
 
 
 def _waiting_text(observed: Observed) -> str:

@@ -173,7 +173,11 @@ def _running(
     running = not manifests.pipeline.spec.suspend
     desired = memos.desired.get(observed.pipeline.key, (owner, running), lambda: build_objects(owner, running=running))
     wanted = {(body["kind"], body["metadata"]["name"]) for body in desired}
-    superfluous = [key for key in observed.owned.bodies if key not in wanted and key.kind not in _NOT_GARBAGE_COLLECTED]
+    superfluous = [
+        key
+        for key, body in observed.owned.bodies.items()
+        if key not in wanted and key.kind not in _NOT_GARBAGE_COLLECTED and _is_owned(body, owner.uid)
+    ]
     rollout = limit_updates(desired, observed, acceptance.changes, held=held)
     desired = [rollback.with_record(body, observed, acceptance, held=held) for body in rollout.objects]
     if (turn := lag_turn(observed, manifests)) is not None:
@@ -199,6 +203,11 @@ def _running(
         updates=rollout.updates,
         waits=rollout.waits,
     )
+
+
+def _is_owned(body: Body, uid: str) -> bool:
+    """Return True if the object ends with the Pipeline. State and staged changes that are retained have no owner."""
+    return any(reference.get("uid") == uid for reference in body["metadata"].get("ownerReferences") or ())
 
 
 def _copies(observed: Observed, owner: Owner) -> Iterator[dict[str, Any]]:

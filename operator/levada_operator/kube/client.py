@@ -33,7 +33,11 @@ _CONNECTIONS: Final = 24
 _PAGE: Final = 250
 """Objects in one page of a list."""
 LIST_S: Final = 20.0
-"""The time limit of a whole list, in seconds."""
+"""The time limit of a list's first page, in seconds."""
+_PAGE_S: Final = 5.0
+"""The time that each page adds to the limit. The first list of all ends on a slow API server too."""
+_LISTS_S: Final = 100.0
+"""The time limit of a whole list, in seconds. Below the watchdog's, which a list that ends satisfies."""
 MAX_LIST: Final = 48 << 20
 """Bytes that the objects of a list may take once they are parsed. Those after them are left out."""
 _CHUNK: Final = 1 << 16
@@ -44,13 +48,19 @@ class ApiServer:
     """Implementation of `levada_operator.kube.interface.Cluster` and of `LeaseRequests`.
 
     ``headers`` returns the headers with the credentials. It is called for each request, because tokens are replaced.
-    ``read_s`` is the time-out of an answer, in seconds.
+    ``read_s`` is the time-out of an answer, in seconds. ``clock`` is monotonic.
     """
 
     def __init__(
-        self, server: str, context: ssl.SSLContext, headers: Callable[[], Mapping[str, str]], read_s: float = READ_S
+        self,
+        server: str,
+        context: ssl.SSLContext,
+        headers: Callable[[], Mapping[str, str]],
+        read_s: float = READ_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = server.rstrip("/")
+        self._clock = clock
         self._headers = headers
         self._pool = urllib3.PoolManager(
             maxsize=_CONNECTIONS,
@@ -87,7 +97,8 @@ class ApiServer:
         accept = _METADATA if metadata else "application/json"
         group = resource.prefix.removeprefix("/apis/").removeprefix("/api/")
         found = Listing()
-        left, until, following = most, time.monotonic() + LIST_S, ""
+        left, begun, following = most, self._clock(), ""
+        until = begun + LIST_S
         while True:
             more = [("continue", following)] if following else []
             rest: list[bytes] = []
@@ -107,6 +118,7 @@ class ApiServer:
             following, found.version = _continue(rest[0])
             if not following:
                 return found
+            until = min(until + _PAGE_S, begun + _LISTS_S)
 
     def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
         """Return an object, or None if it does not exist."""
@@ -185,7 +197,7 @@ class ApiServer:
         content_type: str = "application/json",
     ) -> dict[str, Any]:
         sent = json.dumps(body).encode() if body is not None else None
-        until = time.monotonic() + LIST_S + READ_S
+        until = self._clock() + LIST_S + READ_S
         parts, size = [], 0
         for chunk in self._stream(method, path, query, "application/json", until, sent, content_type):
             size += len(chunk)
@@ -223,7 +235,7 @@ class ApiServer:
                     raise _failure(response.status, text, _retry_after_s(response.headers))
                 while chunk := response.read1(_CHUNK):
                     yield chunk
-                    if time.monotonic() > until:
+                    if self._clock() > until:
                         raise RequestFailed(0, f"{method} {path}: the answer of the API server did not end in time")
                 complete = True
             finally:

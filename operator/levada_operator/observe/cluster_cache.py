@@ -24,6 +24,7 @@ from levada_operator.names import (
     driver_pod,
     staging_name,
 )
+from levada_operator.observe.altered import AlteredObjects
 from levada_operator.observe.bodies import put_newer, readable, version_of
 from levada_operator.observe.creation import CreationFailure, owners_without_pods
 from levada_operator.observe.gone_pipelines import GonePipelines
@@ -58,9 +59,8 @@ _TOO_DEEP: Final = "it is nested too deeply"
 _MAX_FAULTS: Final = 10
 """Faults of a namespace that are kept of each kind of object."""
 _MAKERS: Final = ("StatefulSet", "Job")
-_OF_UNREAD: Final = (
-    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "finalizers"
-)  # fmt: skip
+_OF_UNREAD: Final = frozenset(("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
+                               "deletionTimestamp", "finalizers"))  # fmt: skip
 
 
 class ClusterCache:
@@ -89,6 +89,7 @@ class ClusterCache:
         self._refusals: dict[PipelineKey, tuple[Refusal, ...]] = {}
         self._failures: dict[str, Mapping[str, CreationFailure]] = {}
         self._gone = GonePipelines()
+        self.altered = AlteredObjects()
 
     def put(self, body: Body) -> bool:
         """Store an object, unless a newer version is already stored, or it belongs to no Pipeline.
@@ -106,8 +107,7 @@ class ClusterCache:
         if owner is None and "status" in slim:
             slim["status"] = readable_status(slim["status"])
         if (metadata.get("labels") or {}).get(ROLE_LABEL) == STATE_ROLE:
-            # Only the driver reads the content, and it is large.
-            slim.pop("data", None)
+            slim.pop("data", None)  # Only the driver reads it, and it is large.
         try:
             size = size_of(slim)
         except RecursionError:
@@ -162,7 +162,7 @@ class ClusterCache:
         status = body.get("status", self.pipelines.get(key, {}).get("status"))
         stub = {"apiVersion": API_VERSION, "kind": "Pipeline", "metadata": metadata, "spec": {}, "unread": reason}
         # Without its status it would be written in each reconciliation.
-        small = status is not None and size_of(status) <= _MAX_STATUS
+        small = status is not None and size_of(status) <= _MAX_STATUS  # Without one, it is written in each pass.
         return self._put_pipeline(key, stub | ({"status": compact(status)} if small else {}))
 
     def taken_over(self) -> set[tuple[str, str]]:
@@ -240,11 +240,11 @@ class ClusterCache:
 
     def drop(self, kind: str, namespace: str, name: str) -> None:
         """Remove an object by its name. With a Pipeline, remove everything that is known of it."""
+        self._room.free(kind, (kind, namespace, name))
         if kind == "TableSync":
             self.unread_tables.forget(namespace, name)
             self._forget_table((namespace, name))
             self.table_syncs.pop((namespace, name), None)
-            self._room.free(kind, (kind, namespace, name))
             return
         key = PipelineKey(namespace, name)
         if (body := self.pipelines.get(key)) is not None:
@@ -253,7 +253,7 @@ class ClusterCache:
             self._changed.add(key)
         for child in list(self._children.get(key, ())):
             self._drop_child(key, child)
-        self._room.free(kind, (kind, namespace, name))
+        self.altered.forget(key)
         for known in (
             self.pipelines, self._reports, self._unreadable, self._moved_at, self._refusals, self._children
         ):  # fmt: skip
@@ -348,6 +348,10 @@ class ClusterCache:
             del self._faults[namespace]
         return before != found
 
+    def faults(self, namespace: str, of: str = "") -> tuple[str, ...]:
+        """Return what could not be read of a namespace's objects, or of those of a kind."""
+        return sum((texts for kind, texts in self._faults.get(namespace, {}).items() if of in ("", kind)), ())
+
     def namespaces(self) -> list[str]:
         """Return the namespaces with a Pipeline or a TableSync."""
         return sorted({key[0] for known in (self.pipelines, self.table_syncs) for key in known})
@@ -356,8 +360,8 @@ class ClusterCache:
         """Return the TableSyncs that name a Pipeline which does not exist."""
         if key in self.pipelines:
             return []
-        bodies = (self.table_syncs[key.namespace, name] for name in sorted(self._tables_of.get(key, ())))
-        return list(readable(read_table_sync, bodies))
+        names = sorted(self._tables_of.get(key, ()))
+        return list(readable(read_table_sync, (self.table_syncs[key.namespace, name] for name in names)))
 
     def lone_keys(self) -> list[PipelineKey]:
         """Return the Pipelines that TableSyncs name and that do not exist."""
@@ -395,7 +399,7 @@ class ClusterCache:
             address = (body or {}).get("status", {}).get("podIP")
             if body is None or not address or body["metadata"].get("deletionTimestamp"):
                 continue
-            # Only the StatefulSet's own pod is the driver. A Job may have made one of that name.
+            # A Job may have made a pod of that name.
             makers = (self._makers.get(o.get("uid", "")) for o in body["metadata"].get("ownerReferences") or ())
             if (key, ObjectKey("StatefulSet", driver_name(key.name))) in makers:
                 found.append((key, address))
@@ -411,8 +415,7 @@ class ClusterCache:
 
     def record_creation_failures(self, namespace: str, failures: Iterable[CreationFailure]) -> None:
         """Store the failures to create pods in a namespace, given in any order. The latest per owner counts."""
-        latest = sorted(failures, key=lambda f: f.at)
-        self._failures[namespace] = {f.owner_uid: f for f in latest}
+        self._failures[namespace] = {f.owner_uid: f for f in sorted(failures, key=lambda f: f.at)}
 
     def _forget_table(self, place: tuple[str, str]) -> None:
         """Remove a TableSync from the tables of its Pipeline."""
@@ -451,7 +454,7 @@ class ClusterCache:
         self, key: PipelineKey, body: Body, mine: Mapping[ObjectKey, Body], now: datetime, updating: int
     ) -> Observed:
         pipeline = read_pipeline(body)
-        config = {k: b for k, b in mine.items() if k.kind not in ("Pod", "TableSync", "Pipeline")}
+        config = {k: self.altered.seen(key, k, b) for k, b in mine.items() if k.kind != "Pod"}
         return Observed(
             now=now,
             defaults=self._defaults,
@@ -466,7 +469,7 @@ class ClusterCache:
             pods=tuple(readable(read_pod, (b for k, b in sorted(mine.items()) if k.kind == "Pod"))),
             has_default_storage=self.has_default_storage,
             jobs=tuple(readable(read_job, (b for k, b in sorted(mine.items()) if k.kind == "Job"))),
-            faults=tuple(text for texts in self._faults.get(key.namespace, {}).values() for text in texts),
+            faults=self.faults(key.namespace),
             report=self._reports.get(key),
             unreadable=self._unreadable.get(key, ""),
             unread_tables=self.unread_tables.text(key.namespace),

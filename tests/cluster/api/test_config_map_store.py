@@ -315,6 +315,28 @@ def test_a_refusal_has_the_words_of_the_api_server(store: PipelineStore, kubectl
     assert "immutable" in refused.value.message
 
 
+def test_a_head_that_was_emptied_by_hand(store: PipelineStore, open_store: OpenStore, kubectl: Kubectl) -> None:
+    """The next engine has a higher epoch than the last one, and writes its tables."""
+    epochs = [store.next_epoch() for _ in range(3)]
+    store.update_table_replication_states({ORDERS: Init()})
+    kubectl.patch("configmap", HEAD, {"data": None})
+    following = open_store("shop")
+    assert following.next_epoch() > max(epochs)
+    following.update_table_replication_states({ORDERS: DataSync()})
+    with pytest.raises(StaleEpoch):
+        store.update_table_replication_states({ORDERS: Ready()})
+
+
+def test_an_epoch_that_was_changed_by_hand(store: PipelineStore, open_store: OpenStore, kubectl: Kubectl) -> None:
+    """One that is no number is an error with the name of its ConfigMap."""
+    store.next_epoch()
+    kubectl.patch("configmap", PARTS[3], {"data": {"epoch": "the last one"}})
+    with pytest.raises(NeedsOperator) as damaged:
+        open_store("shop").next_epoch()
+    assert damaged.value.code == "store_damaged"
+    assert f"epoch in ConfigMap {kubectl.namespace}/{PARTS[3]}" in damaged.value.message
+
+
 def test_a_writer_without_end_is_an_error(open_storage: OpenStorage, kubectl: Kubectl) -> None:
     """A change that is overtaken each time ends with the ConfigMap and the command that lists its writers."""
     storage, other = open_storage("shop"), open_storage("shop")

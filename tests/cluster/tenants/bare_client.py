@@ -39,13 +39,12 @@ class Delays:
     operator: float
     bare: float
 
-    @property
-    def is_fair(self) -> bool:
-        """True if the operator took the change within 5 s, or as soon as its requests allow.
+    def is_fair(self, requests: int = 10) -> bool:
+        """Return True if the operator took the change within 5 s, or as soon as its requests allow.
 
-        It makes up to ten requests one after the other, each of which takes as long as one of the bare client.
+        It makes up to so many requests one after the other, each of which takes as long as one of the bare client.
         """
-        return self.operator <= max(5.0, 10 * self.bare)
+        return self.operator <= max(5.0, requests * self.bare)
 
 
 class Comparison:
