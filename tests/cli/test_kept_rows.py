@@ -68,6 +68,36 @@ def test_deleted_rows_are_marked(orders: Path, db: Database) -> None:
     assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 3]
 
 
+@pytest.mark.parametrize("lost", ["cleanup", "table"])
+def test_a_first_copy_replaces_no_kept_rows(orders: Path, db: Database, lost: str) -> None:
+    """After a clean-up, or of a table that was created again. The ways of the error keep the rows, or remove them."""
+    db.execute("DROP TABLE items")
+    write(orders, db, "Mark")
+    run(orders)
+    db.execute("DELETE FROM orders WHERE id = 1")
+    run(orders)
+    if lost == "cleanup":
+        assert on(orders, "cleanup", "--yes").exit_code == Exit.OK
+    else:
+        db.execute("BEGIN; DROP TABLE orders; CREATE TABLE orders (id int PRIMARY KEY, note text); END")
+    for _ in range(2):
+        refused = on(orders, "run", "--until", "caught-up")
+        assert refused.exit_code == Exit.TABLE_ERRORED
+        assert "[kept_rows_replaced]" in refused.output
+        assert db.query(GONE) == [(1, "one")]
+    if lost == "cleanup":
+        db.execute("ALTER TABLE replica.orders RENAME TO earlier_orders")
+    else:
+        write(orders, db, "Apply")
+    assert on(orders, "retry", "public.orders").exit_code == Exit.OK
+    run(orders)
+    if lost == "cleanup":
+        assert db.query(LIVE) == db.query("SELECT id, note FROM orders ORDER BY id")
+        assert db.query("SELECT count(*) FROM replica.earlier_orders") == [(3,)]
+    else:
+        assert db.query("SELECT id, note FROM replica.orders") == []
+
+
 @pytest.mark.parametrize("deletes", ["Mark", pytest.param("Ignore", marks=pytest.mark.nightly)])
 def test_a_resync_of_a_part_keeps_what_the_source_deleted(orders: Path, db: Database, deletes: str) -> None:
     """A copy that leaves out rows which the source has takes over none of these, and marks none of them as deleted."""
@@ -81,6 +111,37 @@ def test_a_resync_of_a_part_keeps_what_the_source_deleted(orders: Path, db: Data
     run(orders)
     assert db.query("SELECT id, note FROM replica.orders") == [(4, "four")]
     assert deletes == "Ignore" or db.query(GONE) == [(4, "four")]
+
+
+@pytest.mark.parametrize("deletes", ["Mark", pytest.param("Ignore", marks=pytest.mark.nightly)])
+def test_a_key_that_becomes_an_equal_one(orders: Path, db: Database, deletes: str) -> None:
+    """The row of a kept key and a later one with an equal key, of another text, are one row with the later values."""
+    keys = {"numeric": ("1.0", "1.00"), "interval": ("'1 mon'", "'30 days'"), "numeric[]": ("'{1.0}'", "'{1.00}'")}
+    for number, (kind, (first, _)) in enumerate(keys.items()):
+        table = f"k{number}"
+        db.execute(
+            f"CREATE TABLE {table} (k {kind} PRIMARY KEY, n int, note text)",
+            f"ALTER TABLE {table} ALTER note SET STORAGE EXTERNAL",
+            f"INSERT INTO {table} VALUES ({first}, 1, '{LONG}')",
+        )
+    write(orders, db, deletes)
+    run(orders)
+    steps = (
+        "UPDATE {t} SET k = {b}",
+        "BEGIN; DELETE FROM {t}; INSERT INTO {t} VALUES ({a}, 2, 'two'); END",
+        "BEGIN; UPDATE {t} SET k = {b}; UPDATE {t} SET k = {a}, n = 3; UPDATE {t} SET k = {b}; END",
+    )
+    for step in steps:
+        for number, (first, second) in enumerate(keys.values()):
+            db.execute(step.format(t=f"k{number}", a=first, b=second))
+        run(orders)
+        for number in range(len(keys)):
+            [wanted] = db.query(f"SELECT k::text, n, note FROM k{number}")
+            assert db.query(f"SELECT k::text, n, note FROM replica.k{number}") == [wanted]
+    if deletes == "Mark":
+        db.execute("DELETE FROM k0")
+        run(orders)
+        assert db.query("SELECT k::text, _levada_deleted_at IS NOT NULL FROM replica.k0") == [("1.00", True)]
 
 
 @pytest.mark.nightly

@@ -7,20 +7,8 @@ import signal
 from pathlib import Path
 
 from tests.rigs.database import Database
-from tests.rigs.engine import Engine
+from tests.rigs.engine import Engine, Second
 from tests.rigs.waiting import LIMIT_S
-
-
-class Second(Engine):
-    """An engine of the same manifest, as on another machine."""
-
-    def __init__(self, first: Engine, folder: Path) -> None:
-        super().__init__(first.db, folder)
-        self.first = first
-
-    def options(self) -> list[str]:
-        """Return the options of the first one, with another work folder."""
-        return [*self.first.options(), "--work-dir", str(self.folder / "work")]
 
 
 def test_a_paused_driver_changes_nothing_after_its_takeover(engine: Engine, db: Database, tmp_path: Path) -> None:

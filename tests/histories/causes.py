@@ -82,6 +82,7 @@ _STORED: Final = {
 """Errors of columns whose types are chosen."""
 _KEPT: Final = {
     "kept_rows_masked": frozenset({"mask"}),
+    "kept_rows_replaced": _NAMES | {"drop table"},
     "kept_rows_unmovable": _VALUES | _COLUMNS | _IDENTITY,
 }
 """Errors of rows that the source has deleted, and the lake keeps."""

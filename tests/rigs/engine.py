@@ -214,6 +214,18 @@ class Engine:
         assert not any(found), "\n".join(f for f in found if f)
 
 
+class Second(Engine):
+    """An engine of the same manifest, as on another machine."""
+
+    def __init__(self, first: Engine, folder: Path) -> None:
+        super().__init__(first.db, folder)
+        self.first = first
+
+    def options(self) -> list[str]:
+        """Return the options of the first one, with another work folder."""
+        return [*self.first.options(), "--work-dir", str(self.folder / "work")]
+
+
 def lsn(text: str | None) -> int:
     """Return an LSN of the progress as a number, -1 for none."""
     if text is None:

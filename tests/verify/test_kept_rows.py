@@ -74,6 +74,22 @@ def test_a_value_without_a_certain_text_ends_the_copy(
         assert lake.execute("SELECT count(*) FROM lake.shop_public.t WHERE v IS NOT NULL").fetchone() == (1,)
 
 
+def test_a_key_without_a_certain_value_ends_the_copy(in_ducklake: InDuckLake) -> None:
+    """A key that becomes one of another time zone cannot be found again. The error says so, and the rows stay."""
+    in_ducklake.db.execute(
+        "CREATE TABLE t (k timestamp PRIMARY KEY)", "INSERT INTO t VALUES ('2024-01-01'), ('2024-01-02')"
+    )
+    restart(in_ducklake, {})
+    in_ducklake.db.execute("DELETE FROM t WHERE k = '2024-01-01'")
+    in_ducklake.wait_caught_up()
+    in_ducklake.db.execute("ALTER TABLE t ALTER k TYPE timestamptz USING k AT TIME ZONE 'America/New_York'")
+    with pytest.raises(NeedsOperator) as raised:
+        in_ducklake.wait_caught_up()
+    assert "kept_rows_unmovable" in str(raised.value) + raised.value.message
+    with in_ducklake.lake.duckdb() as lake:
+        assert lake.execute("SELECT count(*) FROM lake.shop_public.t").fetchone() == (2,)
+
+
 @pytest.mark.nightly
 def test_of_an_extensions_type_in_postgresql(replicated: Replicated) -> None:
     """A kept row with a vector or a map is moved to the new copy, where each of them has PostgreSQL's own form."""

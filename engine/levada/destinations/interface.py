@@ -231,6 +231,14 @@ class Destination(ABC):
         This is called before data is removed for the copy.
         """
 
+    def has_table(self, target: TableTarget) -> bool:
+        """Return True if a table of the pipeline has the place of a table that has passed `check_place`.
+
+        It may be a table of a state that is gone, or of a dropped source table. The rows that it keeps would be lost
+        with a first copy, so this is called for tables that keep rows.
+        """
+        return False
+
     def check_sources(  # noqa: B027 - optional
         self, tables: Mapping[QualifiedTable, QualifiedTable], selects: Callable[[QualifiedTable], bool]
     ) -> None:

@@ -43,6 +43,13 @@ class LeftOutRows:
         """
         if any(self.layout.column(attnum) is None for attnum in self.schema.key):
             raise unconvertible(self.schema)
+        try:
+            yield from self._read(files)
+        except NoConversionError:
+            raise unconvertible(self.schema) from None
+
+    def _read(self, files: Iterable[LiveFile]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows. Raise NoConversionError for a value of a key or of another column."""
         keys = KeyReader.of(self.schema, self.layout, self.copied.seed)
         rows, names = RowLookup(self.storage, self.layout, self.schema), [c.name for c in self.schema.columns]
         for file in files:
@@ -50,8 +57,5 @@ class LeftOutRows:
                 left = positions[~self.copied.lookup(found).found]
                 for first in range(0, len(left), _ROWS):
                     some = left[first : first + _ROWS]
-                    try:
-                        read = rows.read(names, [file.path], np.zeros(len(some), np.int32), some)
-                    except NoConversionError:
-                        raise unconvertible(self.schema) from None
+                    read = rows.read(names, [file.path], np.zeros(len(some), np.int32), some)
                     yield from read.combine_chunks().to_batches()

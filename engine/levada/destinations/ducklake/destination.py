@@ -40,6 +40,7 @@ from levada.destinations.ducklake.storage import LakeFolder
 from levada.destinations.ducklake.tables import (
     FullName,
     LiveDataFile,
+    find_named,
     full_name,
     last_column_id,
     read_files,
@@ -157,6 +158,11 @@ class DuckLakeDestination(FileDestination[LakeState]):
             claims.check_free(catalog, connection, target.schema, name)
             if self._context.only_checks:
                 raise psycopg.Rollback
+
+    def has_table(self, target: TableTarget) -> bool:
+        """Return True if the catalog has a table of that name."""
+        with self._database.transaction(f"looking for the table of {target.schema.name}") as connection:
+            return find_named(connection, self.place_of(target)) is not None
 
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table and its index. DuckLake keeps the files until its snapshots expire."""

@@ -195,6 +195,10 @@ class IcebergDestination(FileDestination[IcebergState]):
         if state is None or state.name != place:
             self._checked.check_free(place, target.schema)
 
+    def has_table(self, target: TableTarget) -> bool:
+        """Return True if the catalog has a table of that name."""
+        return self._tables.exists(self._tables.table_name(target))
+
     def drop_table_for_copy(self, target: TableTarget, epoch: int | None = None) -> None:
         """Drop the table with its files and its index. A missing table is no error.
 

@@ -37,7 +37,7 @@ from levada.destinations.postgres.region import keys_in
 from levada.destinations.postgres.repair import guard, repair_rows
 from levada.destinations.postgres.settings import Settings, TableOrdering
 from levada.destinations.postgres.shadow_copy import ShadowCopy
-from levada.destinations.postgres.state import State, TableRow
+from levada.destinations.postgres.state import State, TableRow, find_relation
 from levada.destinations.verification import FixedTable, Repair
 from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
@@ -146,6 +146,11 @@ class PostgresDestination(FencedDestination[_Table]):
         with self._transaction(f"checking {place}") as connection:
             self._claims.check(connection, target.schema, place)
             require_create(connection, place.schema)
+
+    def has_table(self, target: TableTarget) -> bool:
+        """Return True if the database has a table of that name."""
+        with self._transaction(f"looking for the table of {target.schema.name}") as connection:
+            return find_relation(connection, self.place_of(target)) is not None
 
     def check_sources(
         self, tables: Mapping[QualifiedTable, QualifiedTable], selects: Callable[[QualifiedTable], bool]
@@ -443,8 +448,7 @@ class PostgresDestination(FencedDestination[_Table]):
         self._states.of(table).shadow = None
         self._end_comparison(table)
         with self._transaction("dropping a copy") as connection:
-            row = self._state.find(connection, table, lock=True)
-            if row is not None:
+            if (row := self._state.find(connection, table, lock=True)) is not None:
                 require_epoch(row.epoch, self._states.of(table).copy_epoch)
                 shadow_copy.drop_all(connection, self._state, row)
 
@@ -484,8 +488,7 @@ class PostgresDestination(FencedDestination[_Table]):
 
     def _locked(self, connection: WatchedConnection, schema: ReplicatedTableSchema, mark: Watermark) -> TableRow:
         """Lock and return the state of the table. Raise StaleEpoch if a newer driver has written the table."""
-        row = self._state.find(connection, schema.id, lock=True)
-        if row is None:
+        if (row := self._state.find(connection, schema.id, lock=True)) is None:
             raise missing(f"the table of {schema.name}", schema.name)
         require_epoch(row.epoch, mark.epoch)
         return row

@@ -27,6 +27,7 @@ from levada.destinations.postgres.copy_text import copy_rows
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.shadow_copy import upsert_statement
 from levada.destinations.postgres.state import find_relation
+from levada.destinations.postgres.types import equal_is_identical
 from levada.destinations.schema_changes import resync_hint
 from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
@@ -47,7 +48,7 @@ def apply_upserts(
     if truncates:
         before = (int(truncates[-1].commit_lsn), truncates[-1].ordinal)
         empty_table(connection, place)
-    batch = _Batch(connection, identifier(place), layout, events.schema, new_seed())
+    batch = _Batch(connection, identifier(place), layout, events.schema, new_seed(), keeps=events.target.keeps_rows)
     for piece in pieces(events, after, before):
         batch.apply(piece)
 
@@ -102,6 +103,8 @@ class _Batch:
     seed: bytes
     used: list[sql.Identifier] = field(default_factory=list)
     """The temporary tables that have rows."""
+    keeps: bool = False
+    """True if the table may have rows that the source does not have."""
 
     def apply(self, piece: pa.Table) -> None:
         folded = fold(piece, self.schema, self.seed)
@@ -147,8 +150,15 @@ class _Batch:
         columns = [f"c{i}" for i in range(len(names))]
         # Of columns that the source dropped, if onSchemaChange is Ignore. They are NULL at each destination.
         gone_columns = [c.name for c in self.layout.columns if c.attnum not in self.schema.by_attnum]
+        source: sql.Composable = rows
+        if self._may_repeat:
+            # A kept row and a later one, such as those of 1.0 and 1.00. The table has a place for one of them.
+            keys = [columns[i] for i, (c, _) in enumerate(self._held) if c.attnum in self.schema.key]
+            key = sql.SQL(", ").join(map(sql.Identifier, keys))
+            last = sql.SQL("(SELECT DISTINCT ON ({0}) * FROM {1} ORDER BY {0}, place DESC) AS rows")
+            source = last.format(key, rows)
         self.connection.execute(
-            upsert_statement(self.table, names, self._key_columns, rows, columns, cleared=gone_columns)
+            upsert_statement(self.table, names, self._key_columns, source, columns, cleared=gone_columns)
         )
 
     def _write_rows(self, folded: Folded, known: _KnownKeys) -> sql.Identifier | None:
@@ -157,6 +167,9 @@ class _Batch:
             return None
         upserts = folded.upserts.select([c.name for _, c in self._held])
         columns = [(f"c{i}", c.type) for i, (c, _) in enumerate(self._held)]
+        if self._may_repeat:
+            columns.append(("place", "integer"))
+            upserts = upserts.append_column("place", pa.array(np.arange(upserts.num_rows, dtype=np.int32)))
         rows = self._scratch("u", columns)
         partial = folded.partial_rows
         if partial is None:
@@ -197,7 +210,7 @@ class _Batch:
             ],
         )
         self._fill(scratch, data)
-        values = [
+        values: list[sql.Composable] = [
             sql.SQL("CASE WHEN {} = ANY (p.unknown) THEN t.{} ELSE p.{} END").format(
                 i, sql.Identifier(held.name), sql.Identifier(f"c{i}")
             )
@@ -205,6 +218,8 @@ class _Batch:
             else sql.SQL("p.{}").format(sql.Identifier(f"c{i}"))
             for i, (held, _) in enumerate(self._held)
         ]
+        if self._may_repeat:
+            values.append(sql.SQL("p.place"))
         done = self.connection.execute(
             sql.SQL("INSERT INTO {} SELECT {} FROM {} p JOIN {} t ON {}").format(
                 rows, sql.SQL(", ").join(values), scratch, self.table, self._same_key("p")
@@ -217,6 +232,11 @@ class _Batch:
                 " but the row is not in the destination's table",
                 hint=resync_hint(self.schema),
             )
+
+    @property
+    def _may_repeat(self) -> bool:
+        """True if two rows of a batch may have equal keys, which have different texts."""
+        return self.keeps and not all(map(equal_is_identical, self._key_types))
 
     @property
     def _held(self) -> list[tuple[HeldColumn, Column]]:

@@ -312,11 +312,12 @@ class TableCopy:
     ) -> None:
         """Write the rows to a new table. ``former`` is the schema that was stored last.
 
-        Leftovers of earlier attempts are dropped before, also by a schema that was not stored, and in a new place.
+        Leftovers of earlier attempts are dropped, also by a schema that was not stored. Kept rows must not be lost.
         """
         target = self._target(plan.settings, rows.schema)
         if former is None:
             perform(self.destination.check_place, target)
+        self.kept_rows.require_none_lost(target, plan.former)
         if plan.former is not None and (former is None or isinstance(plan, ReplaceInPlace)):
             self._drop(self._target(plan.former, former or rows.schema))
         self.require_order()

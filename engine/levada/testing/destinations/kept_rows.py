@@ -52,6 +52,19 @@ class KeptRows:
         _apply(start, source, orders)
         _check(place, orders, [{"id": 1, "item": "back"}], [*gone[1:], {"id": 3, "item": "three", "note": "n"}])
 
+    def test_the_table_of_an_earlier_state(self, start: OpenDestination, source: Source) -> None:
+        """The table is found before a first copy would replace it, by a process that knows nothing of it too."""
+        orders = source.add(ORDERS)
+        orders.deletes = Deletes.MARK
+        if not start().capabilities.keeps_deleted:
+            pytest.skip("the destination does not keep deleted rows")
+        destination = start()
+        destination.check_place(orders.target)
+        assert destination.has_table(orders.target) is False
+        destination.write_table_rows(orders.target, _stored(orders, ArrowRows.of(ORDERS, [])), source.mark(int(COPIED)))
+        for other in (destination, start()):
+            assert other.has_table(orders.target) is True
+
     @pytest.mark.parametrize("deletes", [Deletes.MARK, Deletes.IGNORE])
     def test_kept_keys_that_change(
         self, place: DestinationPlace, start: OpenDestination, source: Source, deletes: Deletes
