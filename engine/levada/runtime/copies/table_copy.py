@@ -47,7 +47,6 @@ from levada.values import Durability, Lsn, QualifiedTable, TableId, Watermark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 _log = logging.getLogger(__name__)
 
 
