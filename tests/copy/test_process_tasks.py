@@ -129,7 +129,7 @@ def workers_of(server: int) -> list[int]:
     """Return the processes whose parent is ``server``."""
     try:
         return [int(pid) for pid in Path(f"/proc/{server}/task/{server}/children").read_text().split()]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return []
 
 

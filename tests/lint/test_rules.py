@@ -48,11 +48,13 @@ STATES = {
     **{f"{RUNTIME}/{owner}": "" for owner in RECORD_OWNERS.values()},
     **{
         f"{RUNTIME}/{module}": "".join(
-            f"class {o.state}:\n    not_before: float\n    error: str\n" for o in OWNED if o.module == module
+            [
+                *(f"class {o.state}:\n    not_before: float\n    error: str\n" for o in OWNED if o.module == module),
+                *(["class TableRecord:\n    phase: str\n    resync: object\n"] if module == RECORD else []),
+            ]
         )
-        for module in {o.module for o in OWNED}
+        for module in {RECORD, *(o.module for o in OWNED)}
     },
-    f"{RUNTIME}/{RECORD}": "class TableRecord:\n    phase: str\n    resync: object\n",
 }
 
 

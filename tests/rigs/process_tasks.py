@@ -25,7 +25,8 @@ def alive(pid: int) -> bool:
     """Return True if the process runs. One that has ended and was not waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # It ends before the file is opened, or before it is read.
         return False
 
 
