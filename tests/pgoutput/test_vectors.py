@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from levada.pgoutput.binary import binary_decoder
@@ -99,6 +99,9 @@ def _scaled(number: Decimal, scale: int) -> Fraction:
 
 
 @given(st.lists(NUMBERS | st.decimals(-1000, 1000, places=3), max_size=9), TYPES)
+@example([Decimal(f"1.{1:039}")], (1, 0))
+@example([Decimal(f"-7.{1:041}"), Decimal("0.5")], (38, 2))
+@example([Decimal(f"0.{1:038}"), Decimal(f"-0.{1:038}")], (38, 38))
 def test_a_numeric_fits_or_is_refused_with_its_text(numbers: list[Decimal], digits: tuple[int, int]) -> None:
     """In both formats alike. No number is rounded, and zeros at the end do not count."""
     precision, scale = digits

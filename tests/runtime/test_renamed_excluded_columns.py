@@ -55,6 +55,7 @@ def test_a_resync_after_the_rename_is_refused(rig: Rig, db: Database, caplog: py
     assert len(rig.destination.dropped) == dropped
     assert columns(rig) == [("id", "note")]
     rig.say("orders", excluded_columns=frozenset({"secret", "hidden"}))
+    rig.wait(lambda p: not is_refused(p))
     rig.wait_caught_up()
     rig.say("orders", excluded_columns=frozenset({"secret"}))
     rig.wait(lambda p: len(columns(rig)) == 3)

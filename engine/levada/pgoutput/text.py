@@ -92,20 +92,29 @@ def _bool(values: Values, _: ColumnType) -> Decoded:
     return Decoded(booleans(true, values.valid))
 
 
+_EXACT_DIGITS: Final = 38
+"""The digits after the scale up to which Arrow casts a text to a decimal exactly, or not at all.
+
+It divides by a power of ten for them, and 10^39 exceeds its 128 bits: a number with 39 of them becomes 0.
+"""
+
+
 def _decimal(values: Values, column: ColumnType) -> Decoded:
     """Decode numerics. A value that exceeds the precision and scale is refused, as NaN is."""
     try:
-        return Decoded(pc.cast(views(values), column.arrow))
+        if values.length.max(initial=0) <= len("0.") + column.scale + _EXACT_DIGITS:
+            return Decoded(pc.cast(views(values), column.arrow))
     except pa.ArrowInvalid:
-        octets = values.first_bytes()
-        second = values.buffer.bytes[values.start + 1]
-        refused = (octets == ord("N")) | (octets == ord("I")) | ((octets == ord("-")) & (second == ord("I")))
-        refused = values.only_valid(refused)
-        texts = strings(values.where(~refused))
-        refused |= pc.fill_null(_exceeds(texts, column), False).to_numpy(zero_copy_only=False)
-        # Arrow refuses zeros after the scale, but only if it does not have the digits for them.
-        texts = pc.replace_substring_regex(strings(values.where(~refused)), rf"(\.\d{{{column.scale}}})0+$", r"\1")
-        return Decoded(cast(texts, column.arrow), values.refuse(refused))
+        pass
+    octets = values.first_bytes()
+    second = values.buffer.bytes[values.start + 1]
+    refused = (octets == ord("N")) | (octets == ord("I")) | ((octets == ord("-")) & (second == ord("I")))
+    refused = values.only_valid(refused)
+    texts = strings(values.where(~refused))
+    refused |= pc.fill_null(_exceeds(texts, column), False).to_numpy(zero_copy_only=False)
+    # Arrow refuses zeros after the scale, but only if it does not have the digits for them.
+    texts = pc.replace_substring_regex(strings(values.where(~refused)), rf"(\.\d{{{column.scale}}})0+$", r"\1")
+    return Decoded(cast(texts, column.arrow), values.refuse(refused))
 
 
 def _exceeds(texts: pa.Array, column: ColumnType) -> pa.Array:
