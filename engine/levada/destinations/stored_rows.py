@@ -7,6 +7,7 @@ sees the newer epoch before it writes.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from psycopg import sql
@@ -142,12 +143,13 @@ class StoredRows(Generic[R]):
         """Replace the state of a table, which the caller has locked. An old driver that waits reads the new epoch."""
         connection.execute(self._save, self._saved(before, after))
 
-    @property
-    def _save(self) -> sql.Composed:
+    @cached_property
+    def _save(self) -> bytes:
         assigned = sql.SQL(", ").join(
             sql.SQL("{} = {}").format(sql.Identifier(name), _placeholder(name)) for name in self._names
         )
-        return sql.SQL("UPDATE {} SET {}{} WHERE {}").format(self._relation, assigned, self.also_set, self._is_row)
+        statement = sql.SQL("UPDATE {} SET {}{} WHERE {}")
+        return statement.format(self._relation, assigned, self.also_set, self._is_row).as_string(None).encode()
 
     def _saved(self, before: R, after: R) -> list[Any]:
         # A renamed pipeline's tables get its new name with their next change.
@@ -159,7 +161,18 @@ class StoredRows(Generic[R]):
         connection.execute(statement, _key(row.owner))
 
     def _of(self, connection: WatchedConnection, table: TableId, pipeline: str, *, lock: bool) -> R | None:
-        return self._select(connection, self._is_row, [pipeline, self.owner.source_id, int(table)], lock=lock)
+        query = self._find_locked if lock else self._find
+        found = self._rows(connection.execute(query, [pipeline, self.owner.source_id, int(table)]).fetchall())
+        return next(iter(found), None)
+
+    # Each batch needs these, and their text takes as long as an answer.
+    @cached_property
+    def _find(self) -> bytes:
+        return self._query(self._is_row, lock=False).as_string(None).encode()
+
+    @cached_property
+    def _find_locked(self) -> bytes:
+        return self._query(self._is_row, lock=True).as_string(None).encode()
 
     @property
     def _is_row(self) -> sql.Composed:
@@ -174,9 +187,14 @@ class StoredRows(Generic[R]):
     def _select_all(
         self, connection: WatchedConnection, where: sql.Composable, parameters: Sequence[Any], *, lock: bool
     ) -> list[R]:
+        return self._rows(connection.execute(self._query(where, lock=lock), parameters).fetchall())
+
+    def _query(self, where: sql.Composable, *, lock: bool) -> sql.Composed:
         listed = sql.SQL(", ").join(_read_as(name) for name in self._names)
         query = sql.SQL("SELECT {} FROM {} WHERE {}").format(listed, self._relation, where)
-        found = connection.execute(query + sql.SQL(" FOR UPDATE") if lock else query, parameters).fetchall()
+        return query + sql.SQL(" FOR UPDATE") if lock else query
+
+    def _rows(self, found: Sequence[Sequence[Any]]) -> list[R]:
         return [
             self._read(TableOwner(pipeline, source_id, TableId(table), QualifiedTable(schema, name)), values)
             for pipeline, source_id, table, schema, name, *values in found

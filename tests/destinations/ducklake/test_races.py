@@ -24,6 +24,7 @@ from levada.destinations.ducklake.snapshot import NextSnapshot
 from levada.destinations.ducklake.state import State
 from levada.destinations.ducklake.statistics import describe_files
 from levada.destinations.groups import NewTable
+from levada.postgres.idle_connections import IdleConnections
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Kind, TableTarget
 from levada.testing import column
@@ -227,15 +228,14 @@ def test_a_table_that_is_created_during_a_copy(ducklake: DuckLake, monkeypatch: 
 
 def test_a_pooler_that_changes_the_session(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each transaction may have another session, without the options and statements of an earlier one."""
-    transaction = WatchedConnection.transaction
+    take = IdleConnections.take
 
-    @contextmanager
-    def pooled(self: WatchedConnection) -> Iterator[Any]:
-        self.pgconn.exec_(b"DISCARD ALL")
-        with transaction(self) as inner:
-            yield inner
+    def pooled(self: IdleConnections) -> WatchedConnection:
+        connection = take(self)
+        connection.pgconn.exec_(b"DISCARD ALL")
+        return connection
 
-    monkeypatch.setattr(WatchedConnection, "transaction", pooled)
+    monkeypatch.setattr(IdleConnections, "take", pooled)
     for setting in ("statement_timeout = '20s'", "timezone = 'Asia/Tokyo'", "default_transaction_read_only = on"):
         ducklake.db.execute(f"ALTER DATABASE {ducklake.db.name} SET {setting}")
     settings = Settings.model_validate(ducklake.settings())

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.destinations.ducklake.steps import ORDERS, apply, check_filters, code_of, copy
@@ -16,6 +17,8 @@ from tests.servers.ducklake import DuckLake
 from tests.servers.s3 import BUCKET, REGION, ObjectStore
 
 from levada.destinations import OnSchemaChange
+from levada.destinations.ducklake.format import INDEXES
+from levada.destinations.ducklake.index_sync import sync_index
 from levada.schema import ColumnType, Kind, TableTarget
 from levada.testing import column, table
 from levada.values import QualifiedTable, TableId, TableMode
@@ -35,6 +38,47 @@ def test_copy_then_changes(ducklake: DuckLake) -> None:
     assert lake.items() == {1: "A", 3: "item 3", 4: "d"}
     assert lake.destination().applied(ORDERS.id) == lake.mark(stream.taken)
     assert lake.destination().applied(TableId(1)) is None
+
+
+def test_indexes_of_the_catalog(ducklake: DuckLake) -> None:
+    """A catalog that Levada creates has the indexes of the documentation, which fit one that DuckDB creates."""
+    page = (Path(__file__).parents[3] / "docs/destinations/ducklake.md").read_text()
+    assert INDEXES in page
+    ducklake.destination().startup()
+    made = "SELECT indexdef FROM pg_indexes WHERE schemaname = %s AND indexname ~ '_(id|table)$' ORDER BY indexname"
+    ours = [text for (text,) in ducklake.db.query(made, "lake")]
+    assert len(ours) == INDEXES.count("CREATE INDEX")
+    with ducklake.duckdb(METADATA_SCHEMA="'theirs'", DATA_PATH=f"'{ducklake.folder}/theirs'"):
+        ducklake.db.execute("SET search_path = theirs", INDEXES)
+    assert [text.replace(" theirs.", " lake.") for (text,) in ducklake.db.query(made, "theirs")] == ours
+
+
+def test_an_index_follows_the_own_commits(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch compares the key index with the table's files only after another writer has replaced some of them."""
+    destination, compared = ducklake.destination(), []
+
+    def counted(*given: Any) -> None:
+        compared.append(given)
+        sync_index(*given)
+
+    monkeypatch.setattr("levada.destinations.ducklake.writes.sync_index", counted)
+    stream = copy(ducklake, destination, n=3)
+    for turn in range(3):
+        stream.update(id=1, item=f"turn {turn}", note="n")
+        stream.insert(id=10 + turn, item="new", note=None)
+        stream.delete(id=9 + turn)
+        apply(ducklake, destination, stream)
+    # A file without any row left is removed, and one whose rows begin and end in a batch is never added.
+    stream.insert(id=50, item="short", note=None)
+    stream.update(id=1, item="last", note="n")
+    apply(ducklake, destination, stream)
+    assert len(compared) == 1
+    with ducklake.duckdb() as connection:
+        connection.execute("CALL ducklake_merge_adjacent_files('lake')")
+    stream.delete(id=50)
+    apply(ducklake, destination, stream)
+    assert len(compared) == 2
+    assert ducklake.items() == {1: "last", 2: "item 2", 3: "item 3", 12: "new"}
 
 
 def test_a_changelog_has_every_change_once(ducklake: DuckLake) -> None:

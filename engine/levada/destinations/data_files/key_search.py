@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from levada.destinations.data_files.key_reader import KeyReader
 from levada.destinations.data_files.layout import FileLayout, field_id, names_by_id
-from levada.destinations.data_files.live_files import BATCH_ROWS, READERS, Positions, open_parquet
+from levada.destinations.data_files.live_files import BATCH_ROWS, Positions, open_parquet, side_by_side
 from levada.destinations.data_files.source_types import as_source
 from levada.destinations.data_files.storage import FileSource, table_file
 from levada.destinations.erasure import Remaining
@@ -77,9 +77,8 @@ class KeySearch:
 
     def files(self, storage: FileSource, paths: Iterable[str]) -> FoundRows:
         """Return the files that have one of the keys, with the ascending positions of these rows."""
-        with ThreadPoolExecutor(READERS) as pool:
-            wanted = list(paths)
-            found = dict(zip(wanted, pool.map(lambda path: self.positions(storage, path), wanted), strict=True))
+        wanted = list(paths)
+        found = dict(zip(wanted, side_by_side(partial(self.positions, storage), wanted), strict=True))
         positions = {path: at for path, at in found.items() if at is not None and len(at)}
         return FoundRows(positions, frozenset(path for path, at in found.items() if at is None))
 

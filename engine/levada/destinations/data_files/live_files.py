@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,18 @@ READERS: Final = 4
 """Threads that read files. Reads from an object store spend most of their time waiting."""
 BATCH_ROWS: Final = 131_072
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 Positions = npt.NDArray[np.int64]
+
+
+def side_by_side(task: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Return the results for all items in order, each in a thread. One item is not worth a thread."""
+    if len(items) <= 1:
+        return [task(item) for item in items]
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(task, items))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from levada.destinations.data_files.live_files import READERS, Positions, sorted_positions
+from levada.destinations.data_files.live_files import Positions, side_by_side, sorted_positions
 from levada.destinations.data_files.statistics import column_statistics
 from levada.destinations.data_files.storage import (
     Storage,
@@ -110,8 +110,7 @@ def read_position_deletes(storage: Storage, schema: pa.Schema, paths: Sequence[s
 
     ``paths`` are files of position deletes, at least one. ``schema`` has their two columns.
     """
-    with ThreadPoolExecutor(READERS) as pool:
-        parts = list(pool.map(lambda path: _read(storage, schema.names, path), paths))
+    parts = side_by_side(partial(_read, storage, schema.names), paths)
     rows = pa.concat_tables(parts).combine_chunks()
     codes = pc.dictionary_encode(rows.column(0)).combine_chunks()
     order = np.argsort(codes.indices.to_numpy(), kind="stable")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Final
 
 import psycopg
@@ -70,6 +70,10 @@ class CatalogDatabase:
         self._server = server
         self.schema = schema
         self._idle = IdleConnections(server, "ducklake")
+        path = sql.Literal(sql.Identifier(schema).as_string(None))
+        self._begin, self._begin_limited = (
+            sql.SQL(text).format(schema=path).as_string(None).encode() for text in (_BEGIN, _BEGIN_LIMITED)
+        )
 
     @property
     def where(self) -> str:
@@ -77,24 +81,28 @@ class CatalogDatabase:
         return self._server.where
 
     @contextmanager
-    def transaction(self, doing: str) -> Iterator[WatchedConnection]:
+    def transaction(self, doing: str, *, pipelined: bool = False) -> Iterator[WatchedConnection]:
         """Run the block in one READ COMMITTED transaction, in which the schema's tables need no schema's name.
 
         After any error the connection is closed. ``doing`` describes the operation in errors. Raise UnconfirmedCommit
         for every failure of the commit itself.
+
+        A ``pipelined`` block waits for an answer only where it reads one, so an error of a statement may be raised
+        later, but not after the commit. It cannot use COPY or several statements in one text, and row counts are
+        unknown until a row is read.
         """
         doing, complete = f"{doing} in the catalog at {self._server.where}", False
         with catalog_errors(doing):
             with _connect_errors():
                 connection = self._idle.take()
             try:
-                with connection.transaction():
-                    path = sql.Literal(sql.Identifier(self.schema).as_string(None))
+                with connection.pipeline() if pipelined else nullcontext() as pipeline, connection.transaction():
                     limited = connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION
-                    begin = sql.SQL(_BEGIN_LIMITED if limited else _BEGIN).format(schema=path)
-                    row = connection.execute(begin).fetchone()
+                    row = connection.execute(self._begin_limited if limited else self._begin).fetchone()
                     connection.server_pid = 0 if row is None else row[0]
                     yield connection
+                    if pipeline is not None:
+                        pipeline.sync()
                     complete = True
             except BaseException as error:
                 with suppress(Exception):

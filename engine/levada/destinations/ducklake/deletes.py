@@ -6,7 +6,6 @@ A new delete file replaces the data file's earlier one. A data file without rema
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from levada.destinations.data_files.layout import FIELD_ID
-from levada.destinations.data_files.live_files import READERS, Positions
+from levada.destinations.data_files.live_files import Positions, side_by_side
 from levada.destinations.data_files.position_deletes import read_position_deletes, write_position_deletes
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
 from levada.destinations.ducklake.statistics import footer_size
@@ -73,10 +72,8 @@ class DeletedRows:
         for path, _ in tasks:
             if path not in live and path not in new:
                 raise Transient("commit_conflict", "a compaction has replaced data files of the table")
-        with ThreadPoolExecutor(READERS) as pool:
-            for made in pool.map(lambda task: self._write(task[0], task[1], live, new), tasks):
-                if made is not None:
-                    self.written.append(made)
+        made = side_by_side(lambda task: self._write(task[0], task[1], live, new), tasks)
+        self.written += [written for written in made if written is not None]
 
     def discard(self) -> None:
         """Remove the files, which are not committed."""

@@ -42,7 +42,6 @@ from levada.destinations.ducklake.tables import (
     LiveDataFile,
     find_named,
     full_name,
-    last_column_id,
     read_files,
     target_name,
 )
@@ -189,7 +188,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
                 copied = rows.map_ranges(made.writer(mark.lsn), made.ranges)
                 changes, after = made.changes(copied, state.index), new_row(made.row, schema, mode, mark)
                 # A copy replaces all rows, those of another writer included.
-                stored = retried(lambda: commit(catalog, made.row, made.intact, changes, after, check=False))
+                stored = retried(lambda: commit(catalog, made.row, made.intact, changes, after, check=False).row)
             except BaseException as error:
                 state.index.forget()
                 if isinstance(error, LevadaError) and is_uncommitted(error) and rows.kept_place != made.ranges.place:
@@ -215,7 +214,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
         """Return the table's watermark. Raise DestinationChanged if another writer changed the table."""
         catalog, state = self._catalog(), self._states.of(table)
         with state.lock:
-            with self._database.transaction("reading a watermark") as connection:
+            with self._database.transaction("reading a watermark", pipelined=True) as connection:
                 found = self._state.find_copied(connection, table, lock=True)
                 if found is None:
                     return None
@@ -346,10 +345,10 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
     def _task_ahead(self, state: LakeState, events: TableEvents) -> FoldTask | None:
         catalog, schema = self._catalog(), events.schema
-        with self._database.transaction(f"reading {schema.name}") as connection:
+        with self._database.transaction(f"reading {schema.name}", pipelined=True) as connection:
             row, _ = self._state.require_copied(connection, self.place_of(events.target), schema)
             intact = read_intact(connection, catalog.lake.uri, row)
-            last_id = last_column_id(connection, intact.table.id)
+        last_id = intact.last_column_id
         columns, changes = reconcile(intact.columns, last_id, schema, TableMode.UPSERT, self._context.on_schema_change)
         if changes or row.key != key_text(schema):
             # A batch with another key looks at all rows first, and builds the key index again.
@@ -364,11 +363,10 @@ class DuckLakeDestination(FileDestination[LakeState]):
 
     def _apply_once(self, catalog: Catalog, state: LakeState, events: TableEvents, mark: Watermark) -> None:
         schema, mode = events.schema, self.effective_mode(events.target)
-        with self._database.transaction(f"reading {schema.name}") as connection:
+        with self._database.transaction(f"reading {schema.name}", pipelined=True) as connection:
             row, held = self._state.require_copied(connection, self.place_of(events.target), schema, mark.epoch)
             is_new = state.begins(row.name, resync_command(row.owner.source_name), (row.epoch, held), mark)
             intact = read_intact(connection, catalog.lake.uri, row)
-            last_id = last_column_id(connection, intact.table.id)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
         check_same_table(row.name, schema, mode, made_as=row.mode, same_key=True)
@@ -377,7 +375,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
         after = max(events.after, held)
         if mode is TableMode.UPSERT and row.key != key_text(schema):
             row = take_key(catalog, row, intact, state.index, state.synced, schema, mark)
-        columns, made = reconcile(intact.columns, last_id, schema, mode, self._context.on_schema_change)
+        columns, made = reconcile(intact.columns, intact.last_column_id, schema, mode, self._context.on_schema_change)
         if made:
             _log.info("%s: %s", row.name, "; ".join(made))
         if mode is TableMode.UPSERT:
@@ -428,7 +426,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
         with self._database.transaction(f"creating {name}") as connection:
             row, table, columns, content, last_id = claims.claim(catalog, connection, schema, name, mode, mark)
             row, storage = take_folder(catalog, connection, row, table, mark, kept_place)
-        intact = IntactTable(table, columns, content)
+        intact = IntactTable(table, columns, content, last_id)
         copied = replacement_columns(columns, last_id, schema, mode)
         return CopiedTable(catalog.lake, row, intact, copied, storage, schema, mode)
 

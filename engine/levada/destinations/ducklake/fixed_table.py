@@ -174,7 +174,8 @@ def current_version(
         if (found := catalog.state.find_copied(connection, target.id)) is None:
             return None
         row, lsn = found
-        table, columns = read_as_it_is(connection, catalog.lake.uri, row)
+        as_it_is = read_as_it_is(connection, catalog.lake.uri, row)
+        table, columns = as_it_is.table, as_it_is.columns
         held = read_files(connection, table)
     storage = catalog.lake.storage(table.folder)
     files = live_files(storage, catalog.lake, held)

@@ -78,6 +78,17 @@ INSERT INTO ducklake_snapshot VALUES (0, now(), 0, 1, 0);
 INSERT INTO ducklake_snapshot_changes VALUES (0, 'created_schema:"main"', NULL, NULL, NULL)
 """
 
+INDEXES: Final = """
+CREATE INDEX ducklake_table_id ON ducklake_table (table_id);
+CREATE INDEX ducklake_column_table ON ducklake_column (table_id, end_snapshot);
+CREATE INDEX ducklake_data_file_table ON ducklake_data_file (table_id, end_snapshot);
+CREATE INDEX ducklake_delete_file_table ON ducklake_delete_file (table_id, end_snapshot);
+CREATE INDEX ducklake_file_column_stats_table ON ducklake_file_column_stats (table_id, column_id);
+CREATE INDEX ducklake_table_stats_table ON ducklake_table_stats (table_id);
+CREATE INDEX ducklake_table_column_stats_table ON ducklake_table_column_stats (table_id, column_id);
+"""
+"""DuckDB makes no index, so each commit and each query would read what all tables ever had."""
+
 _HINT: Final = "set another catalog.schema in the destination's settings, in which Levada creates a catalog"
 
 
@@ -158,6 +169,7 @@ def create_catalog(connection: WatchedConnection, schema: str, where: str, wante
         )
     path = data_path(wanted)
     connection.execute(_TABLES)
+    connection.execute(INDEXES)
     with connection.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO ducklake_metadata (key, value) VALUES (%s, %s)",

@@ -7,15 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from levada.destinations.ducklake.columns import LakeColumns
-from levada.destinations.ducklake.state import TableRow, own_table
-from levada.destinations.ducklake.tables import (
-    LakeTable,
-    TableContent,
-    foreign_settings,
-    has_inlined_rows,
-    read_columns,
-    read_content,
-)
+from levada.destinations.ducklake.state import TableRow
+from levada.destinations.ducklake.tables import LakeTable, TableContent, WholeTable, has_rows_in, read_whole
 from levada.destinations.fenced import missing
 from levada.errors import DestinationChanged
 from levada.postgres.silence import WatchedConnection
@@ -24,11 +17,15 @@ from levada.values import resync_command
 
 @dataclass(frozen=True, slots=True)
 class IntactTable:
-    """A table that no other writer has changed. It may have been compacted."""
+    """A table that no other writer has changed. It may have been compacted.
+
+    ``last_column_id`` is the highest that a column of it ever had.
+    """
 
     table: LakeTable
     columns: LakeColumns
     content: TableContent
+    last_column_id: int
 
 
 def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) -> IntactTable:
@@ -37,36 +34,45 @@ def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) ->
     A column that another writer added is allowed. Rows of Levada have its default there.
     """
     hint = resync_command(row.owner.source_name)
-    table = own_table(connection, data_path, row)
-    if table is None:
-        raise missing(row.name, row.owner.source_name)
+    found = _own(connection, data_path, row)
+    table = found.table
     if not table.name.same(row.name):
         message = f"{row.name} was renamed to {table.name} by another writer"
         raise DestinationChanged("foreign_schema_change", message, hint=hint)
-    columns = LakeColumns.of(read_columns(connection, table.id), row.columns)
+    columns = LakeColumns.of(found.columns, row.columns)
     # By their IDs: the catalog lists a column last that a resync made again with another type.
     if sorted((c.described() for c in columns.own), key=_id) != sorted(row.columns["own"], key=_id):
         raise DestinationChanged("foreign_schema_change", f"another writer changed columns of {table.name}", hint=hint)
-    if setting := foreign_settings(connection, table.id):
-        raise DestinationChanged("foreign_table_change", f"{table.name} {setting} by another writer", hint=hint)
-    content = read_content(connection, table.id)
-    if not row.holds(content) or has_inlined_rows(connection, table.id):
+    if found.setting:
+        raise DestinationChanged("foreign_table_change", f"{table.name} {found.setting} by another writer", hint=hint)
+    if not row.holds(found.content) or has_rows_in(connection, found.inlined):
         raise DestinationChanged("foreign_write", f"{table.name} was written by another writer", hint=hint)
-    return IntactTable(table, columns, content)
+    return IntactTable(table, columns, found.content, found.last_column_id)
 
 
-def read_as_it_is(connection: WatchedConnection, data_path: str, row: TableRow) -> tuple[LakeTable, LakeColumns]:
-    """Return the table of a state and its columns, whatever other writers did.
+def read_as_it_is(connection: WatchedConnection, data_path: str, row: TableRow) -> IntactTable:
+    """Return the table of a state, whatever other writers did to its rows and columns.
 
     Raise DestinationChanged if it is missing, or ``foreign_write`` if rows of it are in the catalog itself.
     """
-    table = own_table(connection, data_path, row)
-    if table is None:
-        raise missing(row.name, row.owner.source_name)
-    if has_inlined_rows(connection, table.id):
+    found = _own(connection, data_path, row)
+    if has_rows_in(connection, found.inlined):
         hint = resync_command(row.owner.source_name)
-        raise DestinationChanged("foreign_write", f"{table.name} was written by another writer", hint=hint)
-    return table, LakeColumns.of(read_columns(connection, table.id), row.columns)
+        raise DestinationChanged("foreign_write", f"{found.table.name} was written by another writer", hint=hint)
+    columns = LakeColumns.of(found.columns, row.columns)
+    return IntactTable(found.table, columns, found.content, found.last_column_id)
+
+
+def own_whole(connection: WatchedConnection, data_path: str, row: TableRow) -> WholeTable | None:
+    """Return the table of a state, or None if it was dropped. Another writer may have renamed it."""
+    found = None if row.table is None else read_whole(connection, data_path, row.table)
+    return found if found is not None and found.table.uuid == row.uuid else None
+
+
+def _own(connection: WatchedConnection, data_path: str, row: TableRow) -> WholeTable:
+    if (found := own_whole(connection, data_path, row)) is None:
+        raise missing(row.name, row.owner.source_name)
+    return found
 
 
 def _id(described: Sequence[Any]) -> int:

@@ -10,7 +10,7 @@ from levada.destinations.data_files.partition_writer import PartitionWriter
 from levada.destinations.ducklake.copy_folder import take_folder
 from levada.destinations.ducklake.intact import read_intact
 from levada.destinations.ducklake.replacement import Replacement
-from levada.destinations.ducklake.tables import FullName, last_column_id
+from levada.destinations.ducklake.tables import FullName
 from levada.destinations.ducklake.writes import Catalog, SyncedFiles, is_uncommitted, retried
 from levada.destinations.fenced import require_epoch
 from levada.destinations.key_index.table_index import TableIndex
@@ -70,12 +70,11 @@ def copy_shadow(
                 row, _ = found
                 require_epoch(row.epoch, mark.epoch)
                 intact = read_intact(connection, catalog.lake.uri, row)
-                last_id = last_column_id(connection, intact.table.id)
                 _, storage = take_folder(catalog, connection, row, intact.table, mark, rows.kept_place)
         except DestinationChanged:
             return False
         folder = state.index.folder.with_name(f"{state.index.folder.name}-replacement")
-        made = Replacement.begin(catalog, storage, intact, last_id, schema, mode, mark.lsn, folder)
+        made = Replacement.begin(catalog, storage, intact, schema, mode, mark.lsn, folder)
         state.replacement = made
     writer = PartitionWriter.of_copy(made.storage, made.columns.files(), schema, mode, mark.lsn)
     made.copied(rows.map_ranges(writer, made.ranges))

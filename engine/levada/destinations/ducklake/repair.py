@@ -24,7 +24,7 @@ from levada.destinations.ducklake.fixed_table import DuckLakeVersion
 from levada.destinations.ducklake.intact import IntactTable, read_as_it_is, read_intact
 from levada.destinations.ducklake.state import TableRow
 from levada.destinations.ducklake.statistics import describe_files
-from levada.destinations.ducklake.tables import LiveDataFile, newest_snapshot, read_content, read_files
+from levada.destinations.ducklake.tables import LiveDataFile, newest_snapshot, read_files
 from levada.destinations.ducklake.writes import Catalog, Changes, commit, conflict, is_uncommitted
 from levada.destinations.fenced import missing, require_epoch
 from levada.destinations.verification import PLACE, Repair, is_kept
@@ -94,8 +94,8 @@ def _read(
     if row is None or row.lsn is None:
         raise missing(schema.name, schema.name)
     require_epoch(row.epoch, mark.epoch)
-    table, columns = read_as_it_is(connection, catalog.lake.uri, row)
-    held = read_files(connection, table)
+    found = read_as_it_is(connection, catalog.lake.uri, row)
+    held = read_files(connection, found.table)
     if held != list(fixed.held_files):
-        raise conflict(f"another writer changed {table.name}")
-    return row, IntactTable(table, columns, read_content(connection, table.id)), held
+        raise conflict(f"another writer changed {found.table.name}")
+    return row, found, held

@@ -52,16 +52,12 @@ class Replacement(ShadowFiles):
         catalog: Catalog,
         storage: FileSystemStorage,
         intact: IntactTable,
-        last_id: int,
         schema: ReplicatedTableSchema,
         mode: TableMode,
         lsn: Lsn,
         index_folder: Path,
     ) -> Replacement:
-        """Choose the columns of the shadow copy. ``last_id`` is the highest column ID of the table.
-
-        ``storage`` is that of the copy's folder.
-        """
+        """Choose the columns of the shadow copy. ``storage`` is that of the copy's folder."""
         return cls(
             storage=storage,
             deletes=DeletedRows(storage, catalog.lake),
@@ -69,7 +65,7 @@ class Replacement(ShadowFiles):
             mode=mode,
             lsn=lsn,
             before=intact.columns,
-            columns=replacement_columns(intact.columns, last_id, schema, mode),
+            columns=replacement_columns(intact.columns, intact.last_column_id, schema, mode),
             index_folder=index_folder,
         )
 
@@ -144,7 +140,7 @@ class Replacement(ShadowFiles):
             raise conflict("a file of the shadow copy has changed")
         changes = Changes(self.columns, described, deletes, replacing=True)
         try:
-            return commit(catalog, row, intact, changes, new_row(row, self.schema, self.mode, mark))
+            return commit(catalog, row, intact, changes, new_row(row, self.schema, self.mode, mark)).row
         except LevadaError as error:
             if is_uncommitted(error):
                 deletes.discard()

@@ -8,26 +8,37 @@ Transient ``commit_conflict``, and its caller tries again.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+import psycopg
 
 from levada.destinations.ducklake.columns import LakeColumn, LakeColumns
 from levada.destinations.ducklake.format import require_version
+from levada.destinations.ducklake.inserts import (
+    INSERT_COLUMN_STATS,
+    INSERT_COLUMNS,
+    INSERT_DATA_FILES,
+    INSERT_DELETE_FILES,
+    INSERT_FILE_STATS,
+    INSERT_TABLE_STATS,
+    INSERT_TABLES,
+    UPDATE_COLUMN_STATS,
+)
 from levada.destinations.ducklake.statistics import DataFile, TableStats, table_stats
 from levada.destinations.ducklake.tables import LakeSchema, TableContent
 from levada.destinations.ducklake.types import FLOATS
 from levada.postgres.silence import WatchedConnection
 
-_DATA_FILE: Final = (
-    "ducklake_data_file (data_file_id, table_id, begin_snapshot, path, record_count, file_size_bytes, footer_size,"
-    " row_id_start, path_is_relative, file_format)"
-)
-_FILE_STATS: Final = (
-    "ducklake_file_column_stats (data_file_id, table_id, column_id, column_size_bytes, value_count, null_count,"
-    " min_value, max_value)"
-)
-_COLUMN_STATS: Final = "ducklake_table_column_stats (table_id, column_id, contains_null, min_value, max_value)"
+Cursor: TypeAlias = psycopg.Cursor[tuple[Any, ...]]
+
+_NEXT: Final = """
+INSERT INTO ducklake_snapshot
+SELECT snapshot_id + 1, clock_timestamp(), schema_version, next_catalog_id, next_file_id
+FROM ducklake_snapshot ORDER BY snapshot_id DESC LIMIT 1
+RETURNING snapshot_id, schema_version, next_catalog_id, next_file_id
+"""
 
 _UNTOUCHED: Final = """
 SELECT t.table_id FROM ducklake_table t JOIN ducklake_table_stats s ON s.table_id = t.table_id
@@ -86,20 +97,15 @@ class NextSnapshot:
         """
         # Levada's own writers wait here, instead of repeating their transactions.
         connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(current_schema(), 20417))")
-        newest = connection.execute(
-            "SELECT (SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL),"
-            " snapshot_id, schema_version, next_catalog_id, next_file_id FROM ducklake_snapshot"
-            " ORDER BY snapshot_id DESC LIMIT 1"
-        ).fetchone()
-        assert newest is not None
-        version, number, schema_version, catalog_id, file_id = newest
+        asked = connection.execute("SELECT value FROM ducklake_metadata WHERE key = 'version' AND scope IS NULL")
+        taken = connection.execute(_NEXT)
         # A newer DuckDB may have upgraded the catalog since it was opened.
-        require_version(connection.info.host, version)
-        connection.execute(
-            "INSERT INTO ducklake_snapshot VALUES (%s, clock_timestamp(), %s, %s, %s)",
-            [number + 1, schema_version, catalog_id, file_id],
-        )
-        return cls(connection, number + 1, schema_version, catalog_id, file_id, author)
+        version = asked.fetchone()
+        require_version(connection.info.host, None if version is None else version[0])
+        found = taken.fetchone()
+        assert found is not None
+        number, schema_version, catalog_id, file_id = found
+        return cls(connection, number, schema_version, catalog_id, file_id, author)
 
     def finish(self) -> None:
         """Store the counters and the description of the changes."""
@@ -136,8 +142,8 @@ class NextSnapshot:
     def add_tables(self, tables: Sequence[tuple[LakeSchema, str, LakeColumns]]) -> list[int]:
         """Create tables without rows, each with its name and columns. Return their IDs."""
         made = [self._catalog_id() for _ in tables]
-        self._copy(
-            "ducklake_table",
+        self._write(
+            INSERT_TABLES,
             [
                 (table, uuid.uuid4(), self.id, None, schema.id, name, _folder(name), True)
                 for table, (schema, name, _) in zip(made, tables, strict=True)
@@ -146,7 +152,7 @@ class NextSnapshot:
         self._insert_columns(
             [(t, column) for t, (_, _, its) in zip(made, tables, strict=True) for column in its.columns]
         )
-        self._copy("ducklake_table_stats", [(table, 0, 0, 0) for table in made])
+        self._write(INSERT_TABLE_STATS, [(table, 0, 0, 0) for table in made])
         for table, (schema, name, _) in zip(made, tables, strict=True):
             self.changes[f"created_table:{_quoted(schema.name)}.{_quoted(name)}"] = None
             self.altered.add(table)
@@ -187,14 +193,16 @@ class NextSnapshot:
         if has_rows:
             for column in added:
                 if column.id not in old and not column.parts:
-                    self._widen(table, {column.id: (column.type, _default_stats(column))})
+                    stats = {column.id: (column.type, _default_stats(column))}
+                    self._widen(table, stats, self._column_stats(table, stats))
         self.changes[f"altered_table:{table}"] = None
         self.altered.add(table)
 
     def end_files(self, table: int) -> None:
         """Remove all rows of the table."""
         self._end("ducklake_delete_file", "table_id = %s", [table])
-        if self._end("ducklake_data_file", "table_id = %s", [table]):
+        ended = self._end("ducklake_data_file", "table_id = %s RETURNING 1", [table])
+        if ended.fetchone() is not None:
             self.changes[f"deleted_from_table:{table}"] = None
 
     def add_files(self, table: int, files: Sequence[tuple[DataFile, str]], columns: Sequence[LakeColumn]) -> list[int]:
@@ -204,9 +212,11 @@ class NextSnapshot:
         """
         if not files:
             return []
-        found = self.connection.execute(
-            "SELECT next_row_id FROM ducklake_table_stats WHERE table_id = %s", [table]
-        ).fetchone()
+        described = [file for file, _ in files]
+        merged = table_stats(described, columns)
+        asked = self.connection.execute("SELECT next_row_id FROM ducklake_table_stats WHERE table_id = %s", [table])
+        widened = self._column_stats(table, merged)
+        found = asked.fetchone()
         row_id = first_row = 0 if found is None else found[0]
         ids, rows, stats = [], [], []
         for file, path in files:
@@ -215,11 +225,10 @@ class NextSnapshot:
             rows.append((number, table, self.id, path, file.rows, file.bytes, file.footer, row_id))
             row_id += file.rows
             stats += [(number, table, c.column, c.bytes, c.values, c.nulls, *c.texts) for c in file.columns]
-        self._copy(_DATA_FILE, [(*row, True, "parquet") for row in rows])
-        self._copy(_FILE_STATS, stats)
-        described = [file for file, _ in files]
+        self._write(INSERT_DATA_FILES, [(*row, True, "parquet") for row in rows])
+        self._write(INSERT_FILE_STATS, stats)
         self._count(table, row_id - first_row, sum(f.bytes for f in described), new=found is None)
-        self._widen(table, table_stats(described, columns))
+        self._widen(table, merged, widened)
         self.changes[f"inserted_into_table:{table}"] = None
         return ids
 
@@ -240,14 +249,14 @@ class NextSnapshot:
                 merged = table_stats(described, its.columns)
                 columns += [(its.table, c, of.contains_null, of.low, of.high) for c, (_, of) in merged.items()]
                 self.changes[f"inserted_into_table:{its.table}"] = None
-        self._copy(_DATA_FILE, [(*row, True, "parquet") for row in rows])
-        self._copy(_FILE_STATS, stats)
+        self._write(INSERT_DATA_FILES, [(*row, True, "parquet") for row in rows])
+        self._write(INSERT_FILE_STATS, stats)
         self._many(
             "UPDATE ducklake_table_stats SET record_count = %s, next_row_id = %s, file_size_bytes = %s"
             " WHERE table_id = %s",
             totals,
         )
-        self._copy(_COLUMN_STATS, columns)
+        self._write(INSERT_COLUMN_STATS, columns)
         return counts
 
     def replace_deletes(self, table: int, files: Sequence[tuple[DeleteFile, str]], dropped: Sequence[int]) -> None:
@@ -258,9 +267,8 @@ class NextSnapshot:
         self._end("ducklake_delete_file", "table_id = %s AND data_file_id = ANY (%s)", [table, touched])
         if dropped:
             self._end("ducklake_data_file", "table_id = %s AND data_file_id = ANY (%s)", [table, list(dropped)])
-        self._copy(
-            "ducklake_delete_file (delete_file_id, table_id, begin_snapshot, data_file_id, path, path_is_relative,"
-            " format, delete_count, file_size_bytes, footer_size)",
+        self._write(
+            INSERT_DELETE_FILES,
             [
                 (self._file_id(), table, self.id, f.data_file, path, True, "parquet", f.count, f.bytes, f.footer)
                 for f, path in files
@@ -278,12 +286,11 @@ class NextSnapshot:
         self.next_file_id += 1
         return self.next_file_id - 1
 
-    def _end(self, name: str, where: str, values: list[Any]) -> int:
-        done = self.connection.execute(
+    def _end(self, name: str, where: str, values: list[Any]) -> Cursor:
+        return self.connection.execute(
             f"UPDATE {name} SET end_snapshot = %s WHERE end_snapshot IS NULL AND {where}",
             [self.id, *values],
         )
-        return done.rowcount
 
     def _insert_columns(self, columns: Sequence[tuple[int, LakeColumn]]) -> None:
         """Add columns of tables, or new versions. A column's ID is its place too, as it is in DuckDB's tables."""
@@ -293,12 +300,7 @@ class NextSnapshot:
                 kind = "" if current.parts else "literal"
                 described = (current.id, current.name, current.type, current.default)
                 rows.append((current.id, self.id, table, *described, "NULL", True, parent, kind, "duckdb"))
-        self._copy(
-            "ducklake_column (column_id, begin_snapshot, table_id, column_order, column_name, column_type,"
-            " initial_default, default_value, nulls_allowed, parent_column, default_value_type,"
-            " default_value_dialect)",
-            rows,
-        )
+        self._write(INSERT_COLUMNS, rows)
 
     def _count(self, table: int, rows: int, size: int, *, new: bool) -> None:
         if new:
@@ -309,33 +311,31 @@ class NextSnapshot:
             [rows, rows, size, table],
         )
 
-    def _widen(self, table: int, stats: Mapping[int, tuple[str, TableStats]]) -> None:
-        found = self.connection.execute(
+    def _column_stats(self, table: int, columns: Collection[int]) -> Cursor:
+        return self.connection.execute(
             "SELECT column_id, contains_null, min_value, max_value FROM ducklake_table_column_stats"
             " WHERE table_id = %s AND column_id = ANY (%s)",
-            [table, list(stats)],
-        ).fetchall()
+            [table, list(columns)],
+        )
+
+    def _widen(self, table: int, stats: Mapping[int, tuple[str, TableStats]], found: Cursor) -> None:
+        """Add the statistics to those that were ``found`` by `_column_stats`."""
         before = {row[0]: TableStats(bool(row[1]), row[2], row[3]) for row in found}
-        added, changed = [], []
+        added: list[tuple[Any, ...]] = []
+        changed: list[tuple[Any, ...]] = []
         for column, (kind, new) in stats.items():
             old = before.get(column)
             merged = new if old is None else old.merged(kind, new)
-            if old is None:
-                added.append((table, column, merged.contains_null, merged.low, merged.high))
-            elif merged != old:
-                changed.append((merged.contains_null, merged.low, merged.high, table, column))
-        self._copy(_COLUMN_STATS, added)
-        self._many(
-            "UPDATE ducklake_table_column_stats SET contains_null = %s, min_value = %s, max_value = %s"
-            " WHERE table_id = %s AND column_id = %s",
-            changed,
-        )
+            if merged != old:
+                of = added if old is None else changed
+                of.append((table, column, merged.contains_null, merged.low, merged.high))
+        self._write(INSERT_COLUMN_STATS, added)
+        self._write(UPDATE_COLUMN_STATS, changed)
 
-    def _copy(self, target: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    def _write(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Run a statement that gets one array of values for each column."""
         if rows:
-            with self.connection.cursor() as cursor, cursor.copy(f"COPY {target} FROM STDIN") as copy:
-                for row in rows:
-                    copy.write_row(row)
+            self.connection.execute(statement, [list(values) for values in zip(*rows, strict=True)])
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:

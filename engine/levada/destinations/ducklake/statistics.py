@@ -7,7 +7,6 @@ of a Parquet file, and DuckDB would skip it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from levada import codes
-from levada.destinations.data_files.live_files import READERS, open_parquet
+from levada.destinations.data_files.live_files import open_parquet, side_by_side
 from levada.destinations.data_files.statistics import leaves
 from levada.destinations.data_files.storage import Storage, WrittenFile, table_file
 from levada.destinations.ducklake.columns import LakeColumn
@@ -100,8 +99,7 @@ def describe_files(storage: Storage, files: Sequence[WrittenFile], columns: Sequ
     have removed them as orphans.
     """
     try:
-        with ThreadPoolExecutor(READERS) as pool:
-            return list(pool.map(lambda file: _describe(storage, file, columns), files))
+        return side_by_side(lambda file: _describe(storage, file, columns), files)
     except DestinationChanged as error:
         raise Transient(
             codes.FILE_VANISHED,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -77,12 +77,31 @@ class TableContent:
     file_ids: int
 
 
+@dataclass(frozen=True, slots=True)
+class WholeTable:
+    """A table with all that can show what another writer did to it.
+
+    ``last_column_id`` is the highest that a column ever had. ``setting`` says what another writer has set that Levada's
+    files do not have, empty without one. ``inlined`` names the catalog's own tables that may have rows or deletes of
+    it.
+    """
+
+    table: LakeTable
+    columns: Sequence[LakeColumn]
+    content: TableContent
+    last_column_id: int
+    setting: str
+    inlined: Sequence[str]
+
+
 _FILES: Final = """
 SELECT f.data_file_id, f.path, f.path_is_relative, f.record_count,
     d.delete_file_id, d.path, d.path_is_relative, coalesce(d.delete_count, 0)
 FROM ducklake_data_file f
-LEFT JOIN ducklake_delete_file d ON d.data_file_id = f.data_file_id AND d.end_snapshot IS NULL
-WHERE f.table_id = %s AND f.end_snapshot IS NULL
+LEFT JOIN ducklake_delete_file d ON d.table_id = f.table_id AND d.data_file_id = f.data_file_id
+    AND d.end_snapshot IS NULL
+WHERE f.table_id = %(table)s AND f.end_snapshot IS NULL
+    AND (%(only)s::bigint[] IS NULL OR f.data_file_id = ANY (%(only)s::bigint[]))
 ORDER BY f.data_file_id
 """
 
@@ -93,6 +112,25 @@ SELECT coalesce((SELECT next_row_id FROM ducklake_table_stats WHERE table_id = %
             WHERE table_id = %(table)s AND end_snapshot IS NULL),
     count(*), coalesce(sum(data_file_id), 0)::bigint
 FROM ducklake_data_file WHERE table_id = %(table)s AND end_snapshot IS NULL
+"""
+
+
+_WHOLE: Final = f"""
+SELECT t.table_id, t.table_uuid::text, t.table_name, t.path, t.path_is_relative, s.schema_name, s.path,
+    s.path_is_relative, c.*,
+    EXISTS (SELECT FROM ducklake_partition_info WHERE table_id = %(table)s AND end_snapshot IS NULL),
+    EXISTS (SELECT FROM ducklake_column WHERE table_id = %(table)s AND end_snapshot IS NULL AND NOT nulls_allowed),
+    (SELECT coalesce(max(column_id), 0) FROM ducklake_column WHERE table_id = %(table)s),
+    ARRAY(SELECT table_name::text FROM ducklake_inlined_data_tables WHERE table_id = %(table)s
+        UNION ALL SELECT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = current_schema() AND c.relname = %(inlined)s)
+FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id AND s.end_snapshot IS NULL
+CROSS JOIN ({_CONTENT}) c
+WHERE t.table_id = %(table)s AND t.end_snapshot IS NULL
+"""
+_COLUMNS: Final = """
+SELECT column_id, column_name, column_type, initial_default, parent_column FROM ducklake_column
+WHERE table_id = %s AND end_snapshot IS NULL ORDER BY column_order
 """
 
 
@@ -120,11 +158,20 @@ def find_tables(connection: WatchedConnection, data_path: str, tables: Sequence[
         " WHERE t.table_id = ANY (%s) AND t.end_snapshot IS NULL",
         [list(tables)],
     )
-    made = {}
-    for table, number, name, path, relative, schema, schema_path, schema_relative in found:
-        base = data_path + schema_path if schema_relative else schema_path
-        made[table] = LakeTable(table, number, FullName(schema, name), base + path if relative else path)
-    return made
+    return {row[0]: _table(data_path, row) for row in found}
+
+
+def read_whole(connection: WatchedConnection, data_path: str, table: int) -> WholeTable | None:
+    """Return the table with this ID, or None if it was dropped."""
+    asked = connection.execute(_WHOLE, {"table": table, "inlined": f"ducklake_inlined_delete_{table}"})
+    columns = connection.execute(_COLUMNS, [table])
+    found = asked.fetchone()
+    if found is None:
+        return None
+    *content, partitioned, not_null, last_id, inlined = found[8:]
+    setting = "was partitioned" if partitioned else "got a NOT NULL constraint" if not_null else ""
+    made = _columns(columns.fetchall())
+    return WholeTable(_table(data_path, found[:8]), made, TableContent(*content), last_id, setting, inlined)
 
 
 def find_named(connection: WatchedConnection, name: FullName) -> int | None:
@@ -155,15 +202,7 @@ def find_all_named(connection: WatchedConnection, names: Sequence[FullName]) -> 
 
 def read_columns(connection: WatchedConnection, table: int) -> list[LakeColumn]:
     """Return the table's columns in order."""
-    rows = connection.execute(
-        "SELECT column_id, column_name, column_type, initial_default, parent_column FROM ducklake_column"
-        " WHERE table_id = %s AND end_snapshot IS NULL ORDER BY column_order",
-        [table],
-    ).fetchall()
-    children: dict[int, list[Any]] = {}
-    for row in rows:
-        children.setdefault(row[4] or 0, []).append(row)
-    return [_column(row, children) for row in children.get(0, [])]
+    return _columns(connection.execute(_COLUMNS, [table]).fetchall())
 
 
 def last_column_id(connection: WatchedConnection, table: int) -> int:
@@ -185,9 +224,11 @@ def newest_snapshot(connection: WatchedConnection) -> int:
     return int(found[0]) if found else 0
 
 
-def read_files(connection: WatchedConnection, table: LakeTable) -> list[LiveDataFile]:
-    """Return the table's data files, in the order of their IDs."""
-    rows = connection.execute(_FILES, [table.id]).fetchall()
+def read_files(
+    connection: WatchedConnection, table: LakeTable, only: Collection[int] | None = None
+) -> list[LiveDataFile]:
+    """Return the table's data files, or ``only`` those with some of these IDs, in the order of their IDs."""
+    rows = connection.execute(_FILES, {"table": table.id, "only": None if only is None else list(only)}).fetchall()
     return [
         LiveDataFile(
             number,
@@ -201,30 +242,26 @@ def read_files(connection: WatchedConnection, table: LakeTable) -> list[LiveData
     ]
 
 
-def foreign_settings(connection: WatchedConnection, table: int) -> str:
-    """Return what another writer has set on the table that Levada's files do not have, or an empty text."""
-    found = connection.execute(
-        "SELECT EXISTS (SELECT FROM ducklake_partition_info WHERE table_id = %(table)s AND end_snapshot IS NULL),"
-        " EXISTS (SELECT FROM ducklake_column WHERE table_id = %(table)s AND end_snapshot IS NULL"
-        " AND NOT nulls_allowed)",
-        {"table": table},
-    ).fetchone()
-    assert found is not None
-    return "was partitioned" if found[0] else "got a NOT NULL constraint" if found[1] else ""
-
-
-def has_inlined_rows(connection: WatchedConnection, table: int) -> bool:
-    """Return True if another writer has stored rows or deletes of the table in the catalog itself."""
-    names = connection.execute(
-        "SELECT table_name FROM ducklake_inlined_data_tables WHERE table_id = %s"
-        " UNION ALL SELECT tablename::varchar FROM pg_tables WHERE schemaname = current_schema() AND tablename = %s",
-        [table, f"ducklake_inlined_delete_{table}"],
-    ).fetchall()
-    for (name,) in names:
+def has_rows_in(connection: WatchedConnection, names: Sequence[str]) -> bool:
+    """Return True if one of the catalog's tables has rows."""
+    for name in names:
         found = connection.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(name))).fetchone()
         if found is not None and found[0]:
             return True
     return False
+
+
+def _table(data_path: str, row: Sequence[Any]) -> LakeTable:
+    table, number, name, path, relative, schema, schema_path, schema_relative = row
+    base = data_path + schema_path if schema_relative else schema_path
+    return LakeTable(table, number, FullName(schema, name), base + path if relative else path)
+
+
+def _columns(rows: Sequence[Sequence[Any]]) -> list[LakeColumn]:
+    children: dict[int, list[Any]] = {}
+    for row in rows:
+        children.setdefault(row[4] or 0, []).append(row)
+    return [_column(row, children) for row in children.get(0, [])]
 
 
 def _column(row: Sequence[Any], children: Mapping[int, Sequence[Any]]) -> LakeColumn:

@@ -20,17 +20,18 @@ from levada.destinations.ducklake.columns import LakeColumn, LakeColumns
 from levada.destinations.ducklake.database import CatalogDatabase, UnconfirmedCommit
 from levada.destinations.ducklake.deletes import DeletedRows
 from levada.destinations.ducklake.index_sync import sync_index
-from levada.destinations.ducklake.intact import IntactTable, read_intact
+from levada.destinations.ducklake.intact import IntactTable, own_whole, read_intact
 from levada.destinations.ducklake.snapshot import DeleteFile, NextSnapshot
-from levada.destinations.ducklake.state import State, TableRow, key_text, own_table
+from levada.destinations.ducklake.state import State, TableRow, key_text
 from levada.destinations.ducklake.statistics import DataFile, describe_files
 from levada.destinations.ducklake.storage import LakeFolder
-from levada.destinations.ducklake.tables import LiveDataFile, read_columns, read_content, read_files
+from levada.destinations.ducklake.tables import LakeTable, LiveDataFile, TableContent, read_content, read_files
 from levada.destinations.fenced import committed, key_changed, require_epoch
 from levada.destinations.interface import TableMode
 from levada.destinations.key_index.index import KeyIndex, index_errors
 from levada.destinations.key_index.table_index import TableIndex
 from levada.errors import LevadaError, Transient
+from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
 from levada.segments.batch import TableEvents
 from levada.values import Lsn, Watermark
@@ -64,11 +65,28 @@ class Changes:
     replacing: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A commit: the table's state and numbers after it, and the IDs of the data files that it added."""
+
+    row: TableRow
+    content: TableContent
+    added: Sequence[int]
+
+
 @dataclass(slots=True)
 class SyncedFiles:
     """The data files to which a key index corresponds: their number and the sum of their IDs."""
 
     known: tuple[int, int] | None = field(default=None)
+
+    def follow(self, made: Committed, removed: Sequence[LiveDataFile]) -> None:
+        """Follow a commit that added data files and removed others. A compaction just before it is found later."""
+        if self.known is None:
+            return
+        files, total = self.known
+        expected = files + len(made.added) - len(removed), total + sum(made.added) - sum(f.id for f in removed)
+        self.known = expected if expected == (made.content.files, made.content.file_ids) else None
 
 
 def commit(
@@ -80,8 +98,8 @@ def commit(
     *,
     check: bool = True,
     recorded: bool = True,
-) -> TableRow:
-    """Commit the changes and the state ``after`` in one transaction. Return the state with the new numbers.
+) -> Committed:
+    """Commit the changes and the state ``after`` in one transaction.
 
     ``read`` is the state when ``before`` was read. ``after`` has the new watermark. Without ``check``, changes by
     another writer are ignored, because a copy replaces them. Unless it is ``recorded``, the commit looks like that of
@@ -92,7 +110,7 @@ def commit(
     assert after.lsn is not None
     mark = Watermark(catalog.author, after.epoch, after.lsn)
     table = before.table
-    with catalog.database.transaction(f"committing to {table.name}") as connection:
+    with catalog.database.transaction(f"committing to {table.name}", pipelined=True) as connection:
         locked = catalog.state.find(connection, read.owner.table, lock=True)
         if locked is None:
             raise conflict(f"the state of {table.name} was removed")
@@ -104,13 +122,14 @@ def commit(
             now = read_intact(connection, catalog.lake.uri, locked)
             if now.columns.columns != before.columns.columns:
                 raise conflict(f"another writer has added or changed columns of {table.name}")
-        elif own_table(connection, catalog.lake.uri, locked) is None:
-            raise conflict(f"{table.name} was dropped")
         else:
-            columns = LakeColumns.of(read_columns(connection, table.id), locked.columns)
-            now = IntactTable(table, columns, read_content(connection, table.id))
+            found = own_whole(connection, catalog.lake.uri, locked)
+            if found is None:
+                raise conflict(f"{table.name} was dropped")
+            columns = LakeColumns.of(found.columns, locked.columns)
+            now = IntactTable(table, columns, found.content, found.last_column_id)
         if changes.deletes is not None:
-            _check_replaced(changes.deletes, {f.id: f for f in read_files(connection, table)})
+            _check_replaced(connection, table, changes.deletes)
         if changes.replacing:
             snapshot.end_files(table.id)
         snapshot.change_columns(table.id, now.columns, changes.columns, has_rows=now.content.next_row_id > 0)
@@ -136,11 +155,11 @@ def commit(
                 [f.id for f in changes.deletes.emptied],
             )
         snapshot.finish()
-        stored = replace(after, columns=changes.columns.state())
+        stored, content = replace(after, columns=changes.columns.state()), read_content(connection, table.id)
         if recorded:
-            stored = stored.committed(snapshot.id, read_content(connection, table.id), mark)
+            stored = stored.committed(snapshot.id, content, mark)
         catalog.state.save(connection, locked, stored)
-    return stored
+    return Committed(stored, content, added)
 
 
 def upsert_batch(
@@ -174,14 +193,14 @@ def upsert_batch(
         return
     try:
         if deletes.positions and not batch.truncated:
-            with catalog.database.transaction(f"reading {intact.table.name}") as connection:
+            with catalog.database.transaction(f"reading {intact.table.name}", pipelined=True) as connection:
                 live = {catalog.lake.path(f.path): f for f in read_files(connection, intact.table)}
         end = partial(_end_batch, deletes, live, batch.files, columns.own)
         deletes, described = end() if runner is None or not events.tasks else _in_a_task(runner, end, events.schema)
         batch.deletes = deletes
         remove_files(storage, [f for f in batch.files if f.path in deletes.obsolete])
         changes = Changes(columns, described, deletes, replacing=batch.truncated)
-        stored = commit(catalog, row, intact, changes, replace(row, epoch=mark.epoch, lsn=mark.lsn))
+        made = commit(catalog, row, intact, changes, replace(row, epoch=mark.epoch, lsn=mark.lsn))
     except LevadaError as error:
         if is_uncommitted(error):
             batch.discard()
@@ -192,8 +211,12 @@ def upsert_batch(
         # The commit may have succeeded all the same, so keep the files.
         opened.discard()
         raise
-    index.commit(stored.snapshot)
-    synced.known = None
+    opened.remove_files([catalog.lake.path(f.path) for f in deletes.emptied])
+    index.commit(made.row.snapshot)
+    if batch.truncated or deletes.obsolete:
+        synced.known = None
+    else:
+        synced.follow(made, deletes.emptied)
 
 
 def _end_batch(
@@ -242,7 +265,8 @@ def append(
     """Commit data files without deletes."""
     try:
         described = describe_files(storage, files, columns.own)
-        return commit(catalog, row, intact, Changes(columns, described), replace(row, epoch=mark.epoch, lsn=mark.lsn))
+        after = replace(row, epoch=mark.epoch, lsn=mark.lsn)
+        return commit(catalog, row, intact, Changes(columns, described), after).row
     except LevadaError as error:
         if is_uncommitted(error):
             remove_files(storage, files)
@@ -265,7 +289,7 @@ def synced_index(
     def sync(opened: KeyIndex) -> None:
         if synced.known == (content.files, content.file_ids) and opened.snapshot_id == row.snapshot:
             return
-        with catalog.database.transaction(f"reading {intact.table.name}") as connection:
+        with catalog.database.transaction(f"reading {intact.table.name}", pipelined=True) as connection:
             files = read_files(connection, intact.table)
         reader = KeyReader.of(schema, columns.files(schema), opened.seed)
         sync_index(opened, reader, storage, catalog.lake, files, row.snapshot)
@@ -305,7 +329,7 @@ def take_key(
 
 def _save(catalog: Catalog, row: TableRow, after: TableRow) -> None:
     """Store the state ``after`` of a table, which has the state ``row``."""
-    with catalog.database.transaction(f"storing the state of {row.name}") as connection:
+    with catalog.database.transaction(f"storing the state of {row.name}", pipelined=True) as connection:
         locked = catalog.state.find(connection, row.owner.table, lock=True)
         if locked is None:
             raise conflict(f"the state of {row.name} was removed")
@@ -335,9 +359,10 @@ def is_uncommitted(error: LevadaError) -> bool:
     return not isinstance(error, UnconfirmedCommit)
 
 
-def _check_replaced(deletes: DeletedRows, live: Mapping[int, LiveDataFile]) -> None:
+def _check_replaced(connection: WatchedConnection, table: LakeTable, deletes: DeletedRows) -> None:
     expected = {w.data_id: w.replaces for w in deletes.written if w.data_id is not None}
     expected |= {f.id: f.delete_id for f in deletes.emptied}
+    live = {f.id: f for f in read_files(connection, table, expected)}
     for number, delete_id in expected.items():
         if number not in live or live[number].delete_id != delete_id:
             raise conflict("a compaction has replaced files of the table")
