@@ -16,7 +16,7 @@ from tests.destinations.memory import MemoryRows, Stream
 from tests.rigs.waiting import until
 from tests.servers.ducklake import DuckLake
 
-from levada.destinations.ducklake import DuckLakeDestination
+from levada.destinations.ducklake import DuckLakeDestination, writes
 from levada.destinations.ducklake.intact import read_intact
 from levada.destinations.ducklake.server import server_of
 from levada.destinations.ducklake.settings import Settings
@@ -224,6 +224,30 @@ def test_a_table_that_is_created_during_a_copy(ducklake: DuckLake, monkeypatch: 
     monkeypatch.setattr(NextSnapshot, "begin", beginning)
     assert code_of(lambda: copy(ducklake, destination)) == "table_not_ours"
     assert ducklake.sql("SELECT mine FROM shop_public.orders") == [(1,)]
+
+
+def test_a_compaction_during_a_batch(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of files that a compaction replaces between the reading and the commit of a batch are found later."""
+    destination = ducklake.destination()
+    stream = copy(ducklake, destination, n=3)
+    stream.insert(id=4, item="item 4", note=None)
+    apply(ducklake, destination, stream)
+    commit, todo = writes.commit, ["CALL ducklake_merge_adjacent_files('lake')"]
+
+    def committing(*values: Any) -> Any:
+        if todo:
+            with ducklake.duckdb() as connection:
+                connection.execute(todo.pop())
+        return commit(*values)
+
+    monkeypatch.setattr("levada.destinations.ducklake.writes.commit", committing)
+    stream.insert(id=5, item="item 5", note=None)
+    apply(ducklake, destination, stream)
+    assert not todo
+    stream.update(id=1, item="changed", note="n")
+    stream.delete(id=4)
+    apply(ducklake, destination, stream)
+    assert ducklake.items() == {1: "changed", 2: "item 2", 3: "item 3", 5: "item 5"}
 
 
 def test_a_pooler_that_changes_the_session(ducklake: DuckLake, monkeypatch: pytest.MonkeyPatch) -> None:
