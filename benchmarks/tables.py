@@ -1,19 +1,23 @@
 """The first copy of many small tables, from the start of ``levada run`` until all are Ready.
 
 The CPU of the source's server is measured apart. A pipeline of one table shows the cost of the start, and is
-subtracted from the milliseconds of a table. Usage::
+subtracted from the milliseconds of a table. With ``--rate``, that many changes a second follow over all tables, and
+what each table trails by is read once a second. Usage::
 
     python -m benchmarks.tables [--tables 10 100 1000] [--rows 200] [--destinations iceberg ducklake postgres]
+        [--rate 300] [--seconds 90]
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +31,18 @@ from levada.local.postgres import EmbeddedPostgres
 from levada.runtime.host.work_dir import running_progress
 
 _PATIENCE_S = 3600.0
+_SETTLES_S = 20.0
+"""Seconds of a steady stream before it is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is copied, and the changes a second that follow for some seconds, none with 0."""
+
+    tables: int
+    rows: int
+    rate: int = 0
+    seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +52,23 @@ class Copied:
     tables: int
     engine: Usage
     source: Usage
+    stream: Streamed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """A steady stream over all tables: its cost, and the seconds by which each table trailed, in samples, ascending."""
+
+    rate: float
+    engine: Usage
+    target: Usage
+    lags: Sequence[float]
+
+    def figures(self) -> Sequence[float]:
+        """Return the rate, the seconds at three quantiles, the cores of both sides, and the engine's memory in MB."""
+        trailing = [self.lags[min(int(len(self.lags) * q), len(self.lags) - 1)] for q in (0.5, 0.95, 1)]
+        cores = [usage.cpu / usage.wall for usage in (self.engine, self.target)]
+        return [self.rate, *trailing, *cores, self.engine.peak_rss / 1e6]
 
 
 def fill(server: EmbeddedPostgres, tables: int, rows: int) -> None:
@@ -106,19 +139,56 @@ def until_ready(folder: Path, process: subprocess.Popen[bytes], tables: int) -> 
     raise SystemExit((folder / "engine.log").read_text()[-4000:])
 
 
-def measured(kind: str, tables: int, rows: int) -> Copied:
-    """Copy the tables once."""
+@contextmanager
+def writing(server: EmbeddedPostgres, tables: int, rows: int, rate: int) -> Iterator[list[int]]:
+    """Change rows of random tables for the time of the block. The list has the number of the changes."""
+    stopped, written = threading.Event(), [0]
+
+    def write() -> None:
+        chosen, begin = random.Random(1), time.monotonic()
+        with psycopg.connect(server.uri(), autocommit=True) as c:
+            while not stopped.wait(max(0.0, begin + written[0] / rate - time.monotonic())):
+                c.execute(f"UPDATE t_{chosen.randrange(tables)} SET i = i + 1 WHERE id = %s", [chosen.randint(1, rows)])
+                written[0] += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield written
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def streamed(folder: Path, process: int, source: EmbeddedPostgres, target: int, of: Work) -> Streamed:
+    """Change the tables at a steady rate. ``process`` and ``target`` are PIDs."""
+    with writing(source, of.tables, of.rows, of.rate) as written:
+        time.sleep(_SETTLES_S)
+        before, lags = written[0], list[float]()
+        with Meter(process) as engine, Meter(target) as at_target:
+            for _ in range(of.seconds):
+                time.sleep(1)
+                progress = running_progress(folder / "work")
+                lags += [] if progress is None else [t.lag_seconds or 0.0 for t in progress.tables]
+        rate = (written[0] - before) / engine.usage.wall
+    return Streamed(rate, engine.usage, at_target.usage, sorted(lags))
+
+
+def measured(kind: str, work: Work) -> Copied:
+    """Copy the tables once, and stream changes."""
     with (
         tempfile.TemporaryDirectory() as made,
         EmbeddedPostgres(Path(made) / "source") as source,
         EmbeddedPostgres(Path(made) / "target") as target,
     ):
         folder = Path(made)
-        fill(source, tables, rows)
+        fill(source, work.tables, work.rows)
         manifest = write_manifest(folder, source, target, kind)
-        with Meter(postmaster(source)) as at_source, engine(folder, manifest) as process, Meter(process.pid) as own:
-            until_ready(folder, process, tables)
-    return Copied(tables, own.usage, at_source.usage)
+        with engine(folder, manifest) as process:
+            with Meter(postmaster(source)) as at_source, Meter(process.pid) as own:
+                until_ready(folder, process, work.tables)
+            stream = streamed(folder, process.pid, source, postmaster(target), work) if work.rate else None
+    return Copied(work.tables, own.usage, at_source.usage, stream)
 
 
 def postmaster(server: EmbeddedPostgres) -> int:
@@ -131,18 +201,25 @@ def main() -> None:
     parser.add_argument("--tables", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--rows", type=int, default=200)
     parser.add_argument("--destinations", nargs="+", default=["iceberg", "ducklake", "postgres"])
+    parser.add_argument("--rate", type=int, default=0)
+    parser.add_argument("--seconds", type=int, default=90)
     options = parser.parse_args()
-    lines = []
+    lines, streams = [], []
     for kind in options.destinations:
-        start = measured(kind, 1, options.rows)
+        start = measured(kind, Work(1, options.rows))
         for tables in options.tables:
-            found = measured(kind, tables, options.rows)
+            found = measured(kind, Work(tables, options.rows, options.rate, options.seconds))
             own, source = (
                 1e3 * (after.cpu - before.cpu) / (tables - 1)
                 for after, before in ((found.engine, start.engine), (found.source, start.source))
             )
             lines.append((kind, tables, found.engine.wall, found.engine.cpu, own, found.source.cpu, source))
+            if found.stream is not None:
+                streams.append((kind, tables, *found.stream.figures()))
     print(table(("destination", "tables", "wall s", "CPU s", "ms a table", "CPU s at the source", "ms a table"), lines))
+    if streams:
+        trailing = ("trails by s, p50", "p95", "worst")
+        print(table(("destination", "tables", "changes/s", *trailing, "cores", "at the target", "MB"), streams))
 
 
 if __name__ == "__main__":
