@@ -197,11 +197,11 @@ def test_a_watermark_is_read_with_its_table(ducklake: DuckLake, monkeypatch: pyt
     thread = threading.Thread(target=lambda: apply(ducklake, old, stream))
     read = read_intact
 
-    def reading(*values: Any) -> Any:
+    def reading(*values: Any, **options: Any) -> Any:
         if threading.current_thread() is not thread and not thread.ident:
             thread.start()
             until(lambda: not thread.is_alive() or ducklake.db.query(WAITING))
-        return read(*values)
+        return read(*values, **options)
 
     monkeypatch.setattr("levada.destinations.ducklake.destination.read_intact", reading)
     assert new.applied(ORDERS.id) == ducklake.mark(1000)

@@ -366,7 +366,7 @@ class DuckLakeDestination(FileDestination[LakeState]):
         with self._database.transaction(f"reading {schema.name}", pipelined=True) as connection:
             row, held = self._state.require_copied(connection, self.place_of(events.target), schema, mark.epoch)
             is_new = state.begins(row.name, resync_command(row.owner.source_name), (row.epoch, held), mark)
-            intact = read_intact(connection, catalog.lake.uri, row)
+            intact = read_intact(connection, catalog.lake.uri, row, with_files=mode is TableMode.UPSERT)
         if intact.content.files:
             catalog.lake.require(intact.table.folder, schema.name)
         check_same_table(row.name, schema, mode, made_as=row.mode, same_key=True)

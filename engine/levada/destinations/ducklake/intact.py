@@ -4,34 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from levada.destinations.ducklake.columns import LakeColumns
 from levada.destinations.ducklake.state import TableRow
-from levada.destinations.ducklake.tables import LakeTable, TableContent, WholeTable, has_rows_in, read_whole
+from levada.destinations.ducklake.tables import (
+    LakeTable,
+    LiveDataFile,
+    TableContent,
+    WholeTable,
+    has_rows_in,
+    read_files,
+    read_whole,
+)
 from levada.destinations.fenced import missing
 from levada.errors import DestinationChanged
 from levada.postgres.silence import WatchedConnection
 from levada.values import resync_command
+
+_FEW_FILES: Final = 100
+"""Data files that are read with the table. With more, a batch that changes no earlier row would wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class IntactTable:
     """A table that no other writer has changed. It may have been compacted.
 
-    ``last_column_id`` is the highest that a column of it ever had.
+    ``last_column_id`` is the highest that a column of it ever had. ``files`` are its data files, None if they were not
+    read with it.
     """
 
     table: LakeTable
     columns: LakeColumns
     content: TableContent
     last_column_id: int
+    files: Sequence[LiveDataFile] | None = None
 
 
-def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) -> IntactTable:
+def read_intact(
+    connection: WatchedConnection, data_path: str, row: TableRow, *, with_files: bool = False
+) -> IntactTable:
     """Return the table of a state. Raise DestinationChanged if another writer changed its rows or Levada's columns.
 
-    A column that another writer added is allowed. Rows of Levada have its default there.
+    A column that another writer added is allowed. Rows of Levada have its default there. ``with_files`` reads the data
+    files of a table that has few.
     """
     hint = resync_command(row.owner.source_name)
     found = _own(connection, data_path, row)
@@ -47,7 +63,8 @@ def read_intact(connection: WatchedConnection, data_path: str, row: TableRow) ->
         raise DestinationChanged("foreign_table_change", f"{table.name} {found.setting} by another writer", hint=hint)
     if not row.holds(found.content) or has_rows_in(connection, found.inlined):
         raise DestinationChanged("foreign_write", f"{table.name} was written by another writer", hint=hint)
-    return IntactTable(table, columns, found.content, found.last_column_id)
+    files = read_files(connection, table) if with_files and found.content.files <= _FEW_FILES else None
+    return IntactTable(table, columns, found.content, found.last_column_id, files)
 
 
 def read_as_it_is(connection: WatchedConnection, data_path: str, row: TableRow) -> IntactTable:

@@ -193,8 +193,7 @@ def upsert_batch(
         return
     try:
         if deletes.positions and not batch.truncated:
-            with catalog.database.transaction(f"reading {intact.table.name}", pipelined=True) as connection:
-                live = {catalog.lake.path(f.path): f for f in read_files(connection, intact.table)}
+            live = {catalog.lake.path(f.path): f for f in _files(catalog, intact)}
         end = partial(_end_batch, deletes, live, batch.files, columns.own)
         deletes, described = end() if runner is None or not events.tasks else _in_a_task(runner, end, events.schema)
         batch.deletes = deletes
@@ -289,13 +288,19 @@ def synced_index(
     def sync(opened: KeyIndex) -> None:
         if synced.known == (content.files, content.file_ids) and opened.snapshot_id == row.snapshot:
             return
-        with catalog.database.transaction(f"reading {intact.table.name}", pipelined=True) as connection:
-            files = read_files(connection, intact.table)
+        files = _files(catalog, intact)
         reader = KeyReader.of(schema, columns.files(schema), opened.seed)
         sync_index(opened, reader, storage, catalog.lake, files, row.snapshot)
         synced.known = (len(files), sum(f.id for f in files))
 
     return index.synced(schema, sync)
+
+
+def _files(catalog: Catalog, intact: IntactTable) -> Sequence[LiveDataFile]:
+    if intact.files is not None:
+        return intact.files
+    with catalog.database.transaction(f"reading {intact.table.name}", pipelined=True) as connection:
+        return read_files(connection, intact.table)
 
 
 def advance(catalog: Catalog, row: TableRow, mark: Watermark) -> None:
