@@ -113,6 +113,17 @@ KEPT: Final = (
     _history((_KEYED, _ROWS), (("publication", _OUT, _TABLE), _AGAIN)),
     _history((_KEYED, _ROWS), (("publication", f"{_OUT}; {_IN}", _TABLE), _AGAIN)),
     _history((_KEYED, _ROWS), (("publication", _OUT, _TABLE), _AGAIN, ("publication", _IN, _TABLE))),
+    # Rows from before a NOT NULL constraint of version 18 have NULL in the replica identity.
+    _history(
+        (
+            ("create table", "CREATE TABLE {s}.t1 (k1 int, c1 text)", ""),
+            ("insert", "INSERT INTO {s}.t1 (c1) VALUES ('one'), ('two')", _TABLE),
+            ("unique index", "ALTER TABLE {s}.t1 ADD NOT NULL k1 NOT VALID", _TABLE),
+            ("unique index", "CREATE UNIQUE INDEX i ON {s}.t1 (k1)", _TABLE),
+            ("replica identity", "ALTER TABLE {s}.t1 REPLICA IDENTITY USING INDEX i", _TABLE),
+        ),
+        (("delete", "DELETE FROM {s}.t1 WHERE c1 = 'one'", _TABLE),),
+    ),
 )
 
 _PARTED: Final = "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY, c1 text) PARTITION BY RANGE (k1)"

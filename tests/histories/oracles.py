@@ -24,7 +24,7 @@ from tests.histories.world import World
 
 _DECISIONS: Final = (
     "add a primary key without", "give the table a primary key", "the table's TableSync", "in a TableSync of",
-    "correct columns.types", "set deletes to Apply", "set deletes: Apply",
+    "correct columns.types", "set deletes to Apply", "set deletes: Apply", "give the row another value",
 )  # fmt: skip
 """Parts of hints that ask for something of a person's choice."""
 _UNFILLED: Final = frozenset({

@@ -125,11 +125,12 @@ def replica_identity(draw: Draw) -> Made:
 
 @statement("unique index", 1)
 def unique_index(draw: Draw) -> Made:
-    """Create a unique index that may become the replica identity."""
+    """Create a unique index that may become the replica identity, rarely without a check of rows from before."""
     table = draw.table(lambda t: not t.partitioned_by)
     columns = [c for c in table.columns if not c.generated and c.type != "jsonb"]
     chosen = draw.some(columns)[:2]
-    sets = ", ".join(f"ALTER COLUMN {quoted(c.name)} SET NOT NULL" for c in chosen)
+    unchecked = "ADD NOT NULL {} NOT VALID" if draw.model.major >= 18 and draw.odds(0.3) else ""
+    sets = ", ".join((unchecked or "ALTER COLUMN {} SET NOT NULL").format(quoted(c.name)) for c in chosen)
     names = ", ".join(quoted(c.name) for c in chosen)
     return table, [
         f"ALTER TABLE {table.sql} {sets}", f"CREATE UNIQUE INDEX {draw.new('i')} ON {table.sql} ({names})"

@@ -351,3 +351,23 @@ def test_a_key_that_is_not_streamed_as_a_whole(versions: Database) -> None:
         with pytest.raises(NeedsOperator) as raised:
             description.require_streamed_key(columns)
         assert raised.value.code == "identity_missing"
+
+
+@pytest.mark.since(18)
+def test_an_identity_that_may_be_null_is_none_until_it_is_validated(db: Database) -> None:
+    """NOT NULL that is not validated lets an index be the replica identity, and rows from before have NULL there."""
+    db.execute(
+        'CREATE TABLE "T" (id int, v int)',
+        'INSERT INTO "T" VALUES (NULL, 1)',
+        'ALTER TABLE "T" ADD CONSTRAINT nn NOT NULL id NOT VALID',
+        'CREATE UNIQUE INDEX i ON "T" (id)',
+        'ALTER TABLE "T" REPLICA IDENTITY USING INDEX i',
+    )
+    with db.connection.connect() as c:
+        with pytest.raises(NeedsOperator) as raised:
+            describe_without_waiting(c, table_id(db, '"T"')).require_streamed_key(None)
+        assert raised.value.code == "identity_missing"
+        statement, _, _ = (raised.value.hint or "").partition(";")
+        c.execute('UPDATE public."T" SET id = 1')
+        c.execute(statement.encode())
+        describe_without_waiting(c, table_id(db, '"T"')).require_streamed_key(None)

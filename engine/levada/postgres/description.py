@@ -69,8 +69,9 @@ class TableDescription:
 
     ``generated`` has the generated columns that are stored. PostgreSQL streams no others, and these only if the
     publication says so, see `with_generated`. ``primary_key`` and ``identity_key`` have attnums in key order. A
-    deferrable key does not identify a row and is left out. ``types`` describes the columns' types that are not built
-    in. ``storage`` identifies the stored rows.
+    deferrable key does not identify a row and is left out. ``validation`` has the SQL that lets the columns of the
+    index of the replica identity be without NULL, empty if they are. ``types`` describes the columns' types that are
+    not built in. ``storage`` identifies the stored rows.
     """
 
     id: TableId
@@ -82,12 +83,13 @@ class TableDescription:
     types: Mapping[int, TypeInfo]
     storage: TableStorage
     generated: tuple[Column, ...] = ()
+    validation: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TableDescription:
         """Parse the query's result. Raise KeyError, TypeError or ValueError for anything else."""
         types = type_infos(data.get("types") or ())
-        primary_key, index = _keys(data["indexes"] or ())
+        primary_key, index, validation = _keys(data["indexes"] or ())
         identity, identity_key = _identity(data["replicaIdentity"], primary_key, index)
         rows = sorted((CatalogColumn(*row) for row in data["columns"] or ()), key=lambda row: row.attnum)
         missing, filled = data.get("missing") or {}, frozenset(data.get("filledByType") or ())
@@ -99,6 +101,7 @@ class TableDescription:
             identity=identity,
             primary_key=primary_key,
             identity_key=identity_key,
+            validation=validation if identity is IdentityKind.INDEX else "",
             types=types,
             storage=TableStorage.from_json(
                 {
@@ -120,11 +123,19 @@ class TableDescription:
         return replace(self, columns=tuple(columns), generated=tuple(c for c in self.generated if c not in found))
 
     def require_streamed_key(self, columns: Collection[int] | None) -> None:
-        """Raise NeedsOperator ``identity_missing`` if the stream lacks a column of the replica identity.
+        """Raise NeedsOperator ``identity_missing`` if the stream lacks a value of the replica identity.
 
-        ``columns`` are the attnums of the publication's column list, and None means all. Without a part of the key, a
-        DELETE does not show which row it deletes.
+        ``columns`` are the attnums of the publication's column list, and None means all. Without a part of the key, or
+        with NULL in it, a DELETE does not show which row it deletes.
         """
+        if self.validation:
+            raise NeedsOperator(
+                "identity_missing",
+                f"the replica identity of table {self.name} has columns that may be NULL, because a NOT NULL constraint"
+                " is not validated",
+                hint=f"{self.validation}; then {resync_command(self.name)}. It fails while a row has NULL there: give"
+                " the row another value first",
+            )
         streamed = {c.attnum for c in self.columns if columns is None or c.attnum in columns}
         if lacking := sorted(set(self.identity_key) - streamed):
             raise key_not_streamed(self.name, lacking)
@@ -200,15 +211,20 @@ def _identity(
     return IdentityKind.MISSING, ()
 
 
-def _keys(indexes: Collection[Sequence[Any]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the attnums of the primary key, and of the index of the replica identity, empty for none."""
+def _keys(indexes: Collection[Sequence[Any]]) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+    """Return the attnums of the primary key, and of the index of the replica identity, empty for none.
+
+    The text is the SQL that validates the NOT NULL constraints of that index.
+    """
     primary: tuple[int, ...] = ()
     identity: tuple[int, ...] = ()
-    for attnums, count, is_primary, is_identity in indexes:
+    validation = ""
+    for attnums, count, is_primary, is_identity, statements in indexes:
         key = tuple(map(int, attnums[:count]))
         primary = key if is_primary else primary
-        identity = key if is_identity else identity
-    return primary, identity
+        if is_identity:
+            identity, validation = key, statements or ""
+    return primary, identity, validation
 
 
 def _one_leaf(filenode: str, xmin: str, cmin: str, xmax: str, empty: bool) -> list[object]:

@@ -31,8 +31,15 @@ LATERAL (VALUES (t.typbasetype), (t.typelem)) AS x(oid) WHERE x.oid <> 0
 TYPES_QUERY: Final = sql.SQL("WITH RECURSIVE used(oid) AS (SELECT unnest(%s::oid[]) UNION " + _BELOW + ")" + _TYPES)
 """The types of a list of OIDs, and the types that they refer to, as one JSON array."""
 
+# NOT NULL constraints that are not validated exist since version 18. An index with their columns may be the replica
+# identity, although rows from before have NULL there.
 _INDEXES: Final[LiteralString] = """(
-    SELECT jsonb_agg(jsonb_build_array(i.indkey, i.indnkeyatts, i.indisprimary, i.indisreplident))
+    SELECT jsonb_agg(jsonb_build_array(i.indkey, i.indnkeyatts, i.indisprimary, i.indisreplident,
+        CASE WHEN i.indisreplident AND NOT i.indisprimary THEN (
+            SELECT pg_catalog.string_agg('ALTER TABLE ' || quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+                || ' VALIDATE CONSTRAINT ' || quote_ident(k.conname), '; ' ORDER BY k.conname)
+            FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'n' AND NOT k.convalidated
+                AND k.conkey[1] = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) END))
     FROM pg_catalog.pg_index i
     WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR i.indisreplident))"""
 
