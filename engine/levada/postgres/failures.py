@@ -153,13 +153,19 @@ FAILURES: Final = (
         "source_access_denied",
         LoginFailed,
         pattern="FATAL:  permission denied for database",
-        hint="GRANT CONNECT ON DATABASE … TO …, with the database of the message and the role that connects",
+        hint="GRANT CONNECT ON DATABASE {dbname} TO {role}",
     ),
     Failure(
         "source_access_denied",
         LoginFailed,
         pattern="is not currently accepting connections",
-        hint="ALTER DATABASE … ALLOW_CONNECTIONS true, with the database of the message",
+        hint="ALTER DATABASE {dbname} ALLOW_CONNECTIONS true",
+    ),
+    Failure(
+        "source_auth_failed",
+        LoginFailed,
+        pattern="is not permitted to log in",
+        hint="ALTER ROLE {role} LOGIN",
     ),
     Failure(
         "source_auth_failed",
