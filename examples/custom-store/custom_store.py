@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from levada import NeedsOperator, StaleEpoch, TableId, Transient
+from levada import NeedsOperator, TableId, Transient
 from levada.stores import (
     CachedStore,
     Change,
@@ -29,6 +29,7 @@ from levada.stores import (
     document_text,
     entry,
     parsed_document,
+    require_current,
     selected,
 )
 
@@ -96,14 +97,12 @@ class SqliteStorage(Storage):
 
     @contextmanager
     def _writing(self, epoch: int | None) -> Iterator[None]:
-        """Run a transaction. Raise StaleEpoch if a higher epoch is stored."""
+        """Run a transaction. Raise an error if another epoch is stored."""
         with self._lock, self._errors():
             # IMMEDIATE takes the write lock now, so that nothing changes between what is read and what is written.
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                stored = self._epoch()
-                if epoch is not None and stored > epoch:
-                    raise StaleEpoch(epoch, stored)
+                require_current(epoch, self._epoch(), self._pipeline, str(self._path))
                 yield
                 self._db.execute("COMMIT")
             except BaseException:

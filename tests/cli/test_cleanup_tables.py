@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -56,6 +58,37 @@ def test_retained_tables_are_free(manifest: Path, db: Database, tmp_path: Path) 
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         db.execute("INSERT INTO copy_public.orders VALUES (2)")
     cleanup(manifest, tmp_path / "work")
+
+
+@pytest.mark.parametrize(
+    ("lock", "table"),
+    [
+        ("SELECT FROM copy_public.orders", "copy_public.orders"),
+        pytest.param(
+            "SELECT FROM levada.destination_tables FOR UPDATE", "destination_tables", marks=pytest.mark.nightly
+        ),
+        pytest.param("LOCK TABLE levada.destination_tables", "destination_tables", marks=pytest.mark.nightly),
+    ],
+    ids=["reader", "row", "table"],
+)
+def test_a_locked_table_names_its_session(
+    manifest: Path, db: Database, tmp_path: Path, lock: LiteralString, table: str
+) -> None:
+    """One attempt waits for the lock. The error has the session's role, and a hint that works."""
+    write(manifest, db, destinationTables="Delete")
+    run(manifest, tmp_path / "work")
+    with closing(db.connect(application_name="nightly report")) as other:
+        other.execute("BEGIN")
+        other.execute(lock)
+        done = cleanup(manifest, tmp_path / "work")
+        text = " ".join(done.output.split())
+        assert (done.exit_code, "[destination_busy]" in text) == (Exit.FAILED, True), text
+        assert f"PID {other.info.backend_pid} (role postgres, application nightly report, idle in transaction" in text
+        assert f"{table} in mode" in text
+        [ending] = re.findall(r"SELECT pg_terminate_backend\(\d+\)", text)
+        db.execute(ending)
+        done = cleanup(manifest, tmp_path / "work")
+        assert done.exit_code == Exit.OK, done.output
 
 
 @pytest.mark.nightly

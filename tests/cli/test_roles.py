@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from psycopg import sql
 from tests.rigs.command_line import log_in_as, manifest, on, replicated, run
 from tests.rigs.database import Database
+from tests.rigs.manifests import table_sync
 
 from levada.cli.exit_codes import Exit
 from levada.errors import LevadaError
@@ -51,6 +53,44 @@ def test_a_role_whose_name_needs_quotes(db: Database, manifest: Path, odd: str) 
         db.execute(f"INSERT INTO orders VALUES ({number})")  # type: ignore[arg-type]  # a number
     run(manifest)
     assert db.query("SELECT id FROM replica.orders ORDER BY 1") == [(1,), (2,), (3,)]
+
+
+def test_a_role_that_may_read_some_columns(db: Database, manifest: Path, odd: str) -> None:
+    """The hint of `check` grants the others, of each partition too. Copy and comparison read no excluded one."""
+    db.execute(
+        "ALTER TABLE orders ADD COLUMN v text, ADD COLUMN secret text",
+        "ALTER TABLE orders OWNER TO postgres",
+        "DROP TABLE items",
+        "CREATE TABLE items (id int PRIMARY KEY, secret text) PARTITION BY RANGE (id)",
+        "CREATE TABLE items_low PARTITION OF items FOR VALUES FROM (0) TO (10)",
+        f"CREATE PUBLICATION levada_{db.name} FOR TABLE orders, items WITH (publish_via_partition_root)",
+        "INSERT INTO orders VALUES (1, 'a', 'x')",
+        "INSERT INTO items VALUES (1, 'x')",
+    )
+    alter(db, "GRANT SELECT (id) ON orders TO {}", odd)
+    pipeline = replicated(db, store={"postgres": {}})
+    pipeline["spec"]["source"]["publication"] = {"name": f"levada_{db.name}", "management": "External"}
+    documents = [pipeline, *(table_sync(t, columns={"exclude": ["secret"]}) for t in ("orders", "items"))]
+    for document in documents[1:]:
+        document["spec"]["pipelineRef"]["name"] = pipeline["metadata"]["name"]
+    manifest.write_text(yaml.safe_dump_all(documents))
+    checked = on(manifest, "check", "-o", "json")
+    assert checked.exit_code == Exit.PREFLIGHT, checked.output
+    problems = json.loads(checked.stdout)["problems"]
+    missing = [p for p in problems if p["code"] == "select_privilege_missing"]
+    assert [p["message"].partition("privilege on ")[2] for p in missing] == [
+        "columns ctid, id, tableoid, xmin of table public.items",
+        "columns ctid, tableoid, v, xmin of table public.orders",
+    ]
+    for problem in missing:
+        db.execute(problem["hint"])
+    run(manifest)
+    db.execute("INSERT INTO orders VALUES (2, 'b', 'y')", "UPDATE items SET id = 2")
+    run(manifest)
+    assert db.query("TABLE replica.orders") == [(1, "a"), (2, "b")]
+    assert db.query("TABLE replica.items") == [(2,)]
+    verified = on(manifest, "verify")
+    assert (verified.exit_code, verified.output.count("equal")) == (Exit.OK, 2), verified.output
 
 
 SETTINGS = {

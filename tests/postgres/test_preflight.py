@@ -329,7 +329,7 @@ def test_a_table_that_was_just_dropped_lacks_no_privilege(db: Database) -> None:
         conn.execute("SELECT FROM pg_class LIMIT 1")
         db.execute("DROP TABLE t")
         [found] = read_table_properties(conn, {QualifiedTable("public", "t")})
-    assert list(reading_problems(found, "someone")) == []
+    assert list(reading_problems(found, frozenset(), "someone")) == []
 
 
 def test_children_that_are_not_selected(db: Database) -> None:

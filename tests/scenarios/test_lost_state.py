@@ -127,6 +127,22 @@ def test_a_lost_slot(copied: Engine, db: Database, target: Database) -> None:
     assert differences(db, target, "a", "b") == []
 
 
+def test_a_store_that_vanishes_under_a_running_engine(copied: Engine, db: Database, target: Database) -> None:
+    """The engine waits, names it, and puts no empty store in its place. Once it is back, nothing is copied again."""
+    copied.start()
+    copied.wait_caught_up()
+    db.execute("ALTER SCHEMA levada RENAME TO away", "INSERT INTO b VALUES (2, 'meanwhile')")
+    copied.wait_log("[store_empty]")
+    copied.until(lambda: "[store_empty]" in said(copied, "status")[1])
+    assert "waits for its store" in said(copied, "status")[1]
+    assert db.query("SELECT FROM pg_namespace WHERE nspname = 'levada'") == []
+    db.execute("ALTER SCHEMA away RENAME TO levada")
+    copied.wait_caught_up()
+    assert differences(db, target, "a", "b") == []
+    assert copied.stop() == 0
+    assert "copied" not in copied.log.partition("[store_empty]")[2]
+
+
 def move(engine: Engine, target: Database, place: Path, *table_syncs: dict[str, Any]) -> None:
     """Name another place of staged changes."""
     engine.spec["staging"] = {"uri": f"file://{place}"}

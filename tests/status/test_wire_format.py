@@ -100,7 +100,7 @@ def full() -> Progress:
             "0123456789abcdef",
             samples.error(code="approval_required"),
         ),
-        publication=PublicationProgress(retried, retried),
+        publication=PublicationProgress(retried, retried, trigger=retried),
         store=StoreProgress(retried),
         verified_lsn=Lsn(1),
     )

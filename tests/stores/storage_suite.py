@@ -77,6 +77,18 @@ def test_an_old_epoch_is_refused(open_storage: OpenStorage) -> None:
     assert storage.get(Key(NUMBER)) == {"n": 2}
 
 
+def test_a_lower_epoch_is_a_lost_state(open_storage: OpenStorage) -> None:
+    """No driver lowers it. The write is refused, and changes nothing."""
+    storage = open_storage("shop")
+    assert storage.next_epoch(Key(NUMBER), lambda document: None) == 1
+    storage.stop_waiting()
+    with pytest.raises(NeedsOperator) as lost:
+        storage.put(2, {Key(NUMBER): {"n": 2}})
+    assert lost.value.code == "store_empty"
+    assert "its epoch there is 1, and was 2" in lost.value.message
+    assert open_storage("shop").get(Key(NUMBER)) is None
+
+
 def test_a_refused_takeover_raises_no_epoch(open_storage: OpenStorage) -> None:
     """The check sees the stored document, and its error leaves the epoch of the present driver valid."""
     storage = open_storage("shop")

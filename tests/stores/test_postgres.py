@@ -5,24 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 from tests.rigs.database import Database, StartPostgres
 from tests.rigs.waiting import until
 
 from levada.errors import NeedsOperator, Permanent, StaleEpoch, Transient
-from levada.stores import Document, Key, PostgresStore, TableAction
+from levada.stores import Document, Key, OwnerRecord, PostgresStore, TableAction
 from levada.stores.cached import CachedStore
 from levada.stores.codecs import OWNER
 from levada.stores.migrations import MIGRATIONS, migrate
 from levada.stores.phases import DataSync, Init, Ready
-from levada.stores.postgres import PostgresStorage
+from levada.stores.postgres import PostgresStorage, StoreWaits
 from levada.stores.readiness import FoundStore, check_postgres_store
 from levada.testing.store_samples import ERRORED
-from levada.values import Lsn, TableId
+from levada.values import Lsn, PipelineOwner, TableId
 
 ORDERS = TableId(16402)
 
@@ -153,6 +153,49 @@ def test_an_accepted_write_survives_a_crash(start_postgres: StartPostgres) -> No
         kept.load_fingerprints()
         assert kept.get_fingerprint("source") == "known"
         kept.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "repair"),
+    [
+        (["ALTER SCHEMA levada RENAME TO away"], ["ALTER SCHEMA away RENAME TO levada"]),
+        (["ALTER TABLE levada.documents RENAME TO away"], ["ALTER TABLE levada.away RENAME TO documents"]),
+        (
+            ["CREATE TABLE kept AS TABLE levada.epochs", "TRUNCATE levada.epochs, levada.documents"],
+            ["INSERT INTO levada.epochs TABLE kept"],
+        ),
+        (["UPDATE levada.epochs SET epoch = 0"], ["UPDATE levada.epochs SET epoch = 1"]),
+    ],
+    ids=["schema", "table", "rows", "older state"],
+)
+@pytest.mark.parametrize("reconnects", [False, True])
+def test_a_state_that_another_hand_removes_is_missed(
+    db: Database, damage: list[LiteralString], repair: list[LiteralString], reconnects: bool
+) -> None:
+    """A process that uses it writes nothing and creates no new store, with or without a new session.
+
+    It goes on once the state is back, whose owner it expects too.
+    """
+    with closing(PostgresStore(db.connection, "shop", waits=StoreWaits(server_s=0.0))) as store:
+        store.next_epoch()
+        db.execute(*damage)
+        if reconnects:
+            terminate(db)
+        for write in (store.take_table_actions, lambda: store.update_table_replication_states({ORDERS: Init()})):
+            with suppress(Transient, NeedsOperator):  # An ended session is seen first.
+                write()
+            with pytest.raises(NeedsOperator) as lost:
+                write()
+            assert lost.value.code == "store_empty"
+            assert store.last_error is lost.value
+        db.execute(*repair)
+        store.update_table_replication_states({ORDERS: Init()})
+        assert store.last_error is None
+        store.change_owner_record(None, OwnerRecord(PipelineOwner("uid", "shop"), "s", "p"))
+        assert store.take_table_actions() == {}
+        db.execute("DELETE FROM levada.documents")
+        with pytest.raises(NeedsOperator, match="has no owner"):
+            store.take_table_actions()
 
 
 def test_documents_can_be_read_with_sql(db: Database, store: PostgresStore) -> None:

@@ -310,6 +310,7 @@ def errors(now: Progress) -> Iterator[str]:
         ("capture", now.capture.error),
         ("publication", now.publication.error),
         ("publication", now.publication.lent),
+        ("event trigger", now.publication.trigger),
         ("changed manifest", now.manifest.error),
     )
     yield from (error_text(what, error, now.at) for what, error in own if error is not None)

@@ -121,7 +121,7 @@ WHERE n.nspname = %s AND c.relname = 'lent' AND pg_catalog.pg_get_userbyid(c.rel
 """
 
 
-_WITHOUT_TRIGGER: Final = (
+WITHOUT_TRIGGER: Final = (
     "schema changes are found by comparing the catalog, so several changes of columns at once need a resync"
     " (schema_change_ambiguous), a table that is rewritten and changed within ten seconds is parked, and one that loses"
     " its replica identity refuses UPDATEs for up to a second. No UPDATE fails if ALTER TABLE … REPLICA IDENTITY FULL"
@@ -216,14 +216,14 @@ def trigger_problems(conn: psycopg.Connection[Any], *, declined: bool) -> Iterat
         yield Problem(
             Severity.WARNING,
             "ddl_trigger_declined",
-            f"spec.source.ddlTrigger is None: {_WITHOUT_TRIGGER}",
+            f"spec.source.ddlTrigger is None: {WITHOUT_TRIGGER}",
             "set spec.source.ddlTrigger to Managed, with a role that is a superuser",
         )
     elif conn.execute(_CREATABLE, [TRIGGER]).fetchone() is None:
         yield Problem(
             Severity.WARNING,
             "ddl_trigger_unavailable",
-            f"the role is no superuser, so it cannot create Levada's event trigger: {_WITHOUT_TRIGGER}",
+            f"the role is no superuser, so it cannot create Levada's event trigger: {WITHOUT_TRIGGER}",
             "use a role that is a superuser. Or set spec.source.ddlTrigger to None, which accepts this",
         )
 

@@ -25,7 +25,9 @@ class Failure:
     """One kind of failure: how to recognise it, and the error to raise.
 
     ``sqlstates`` are SQLSTATEs, or classes of them, which have two characters. ``pattern`` is searched in English
-    messages, for failures without an SQLSTATE of their own. libpq, for example, returns none for a rejected login.
+    messages, for failures without an SQLSTATE of their own. libpq, for example, returns none for a rejected login. A
+    server may write its messages in another language, which only a superuser can change. So ``origins`` are pairs of an
+    SQLSTATE and the routine of PostgreSQL that reports it, which no language changes.
     ``hint`` has fields of `ServerNames` in braces.
 
     The error is Transient or LoginFailed if the server or a person can end the cause within minutes, and
@@ -38,6 +40,7 @@ class Failure:
     sqlstates: tuple[str, ...] = ()
     pattern: str = ""
     hint: str = ""
+    origins: tuple[tuple[str, str], ...] = ()
 
 
 FAILURES: Final = (
@@ -49,9 +52,20 @@ FAILURES: Final = (
         pattern=r"cannot read from logical replication slot|can no longer (get changes from|access) replication slot",
         hint=RESYNC_ALL,
     ),
-    Failure("slot_missing", SlotLost, pattern=r'replication slot ".*" does not exist', hint=RESYNC_ALL),
+    Failure(
+        "slot_missing",
+        SlotLost,
+        pattern=r'replication slot ".*" does not exist',
+        origins=(("42704", "ReplicationSlotAcquire"),),
+        hint=RESYNC_ALL,
+    ),
     # A temporary slot of a process that has just ended, or of another driver that starts at the same moment.
-    Failure("slot_exists", Transient, pattern=r'replication slot ".*" already exists'),
+    Failure(
+        "slot_exists",
+        Transient,
+        pattern=r'replication slot ".*" already exists',
+        origins=(("42710", "ReplicationSlotCreate"),),
+    ),
     # The address leads to a standby for a while, as in each failover.
     Failure(
         "source_standby",
@@ -64,6 +78,7 @@ FAILURES: Final = (
         "wal_level_not_logical",
         Transient,
         pattern=r'requires "?(effective_)?wal_level',
+        origins=(("55000", "CheckLogicalDecodingRequirements"),),
         hint="ALTER SYSTEM SET wal_level = 'logical'; then restart PostgreSQL",
     ),
     Failure(
@@ -71,17 +86,20 @@ FAILURES: Final = (
         # Until version 17 the slot cannot be read any more, even after the publication is created again.
         SlotLost,
         pattern=r'\bpublication ".*" does not exist',
+        origins=(("42704", "get_publication_oid"),),
         hint="levada resync MANIFEST --all",
     ),
     Failure(
         "snapshot_gone",
         Transient,
         pattern=r'could not import the requested snapshot|invalid snapshot identifier|\bsnapshot ".*" does not exist',
+        origins=(("22023", "ImportSnapshot"), ("42704", "ImportSnapshot"), ("55000", "SetTransactionSnapshot")),
     ),
     Failure(
         "row_security",
         StatementRefused,
         pattern="affected by row-level security",
+        origins=(("42501", "check_enable_rls"),),
         hint="ALTER ROLE {role} BYPASSRLS. Without it a copy would lack the hidden rows",
     ),
     Failure("pooler_unsupported", LoginFailed, pattern=REFUSED, hint=HINT),
@@ -128,6 +146,7 @@ FAILURES: Final = (
         "no_free_slot",
         Transient,
         pattern="all replication slots are in use",
+        origins=(("53400", "ReplicationSlotCreate"),),
         hint="drop unused slots, or ALTER SYSTEM SET max_replication_slots = 20; then restart PostgreSQL",
     ),
     Failure(
@@ -135,6 +154,7 @@ FAILURES: Final = (
         LoginFailed,
         pattern="must be superuser or replication role"
         "|permission denied to start WAL sender|permission denied to use replication slots",
+        origins=(("42501", "CheckSlotPermissions"), ("42501", "check_permissions")),
         hint="ALTER ROLE {role} REPLICATION",
     ),
     Failure(
@@ -153,13 +173,19 @@ FAILURES: Final = (
         "source_access_denied",
         LoginFailed,
         pattern="FATAL:  permission denied for database",
-        hint="GRANT CONNECT ON DATABASE … TO …, with the database of the message and the role that connects",
+        hint="GRANT CONNECT ON DATABASE {dbname} TO {role}",
     ),
     Failure(
         "source_access_denied",
         LoginFailed,
         pattern="is not currently accepting connections",
-        hint="ALTER DATABASE … ALLOW_CONNECTIONS true, with the database of the message",
+        hint="ALTER DATABASE {dbname} ALLOW_CONNECTIONS true",
+    ),
+    Failure(
+        "source_auth_failed",
+        LoginFailed,
+        pattern="is not permitted to log in",
+        hint="ALTER ROLE {role} LOGIN",
     ),
     Failure(
         "source_auth_failed",
@@ -197,7 +223,8 @@ FAILURES: Final = (
     Failure(
         "source_access_denied",
         LoginFailed,
-        pattern=r"connection to server .* failed: FATAL:  ",
+        # In any language: no message of libpq's own has two spaces after a colon.
+        pattern=r"connection to server .* failed: [^:]*:  ",
         hint="correct what the message names at {server}. Its log has the details",
     ),
     # A statement used an object that another session dropped at the same moment.
@@ -302,28 +329,32 @@ _OF_FUNCTION: Final = (
 )
 
 
-def find_failure(sqlstate: str | None, message: str) -> Failure:
+def find_failure(sqlstate: str | None, message: str, routine: str = "") -> Failure:
     """Return the first failure whose pattern matches the message, or else the one that has the SQLSTATE.
 
-    No SQLSTATE means that the connection broke or was never established.
+    No SQLSTATE means that the connection broke or was never established. ``routine`` is the server's, for a message in
+    another language.
     """
     for failure in FAILURES:
         if failure.pattern and re.search(failure.pattern, message):
             return failure
     if sqlstate is None:
         return _UNREACHABLE
+    if found := next((f for f in FAILURES if (sqlstate, routine) in f.origins), None):
+        return found
     return next((f for f in FAILURES if sqlstate in f.sqlstates or sqlstate[:2] in f.sqlstates), _UNKNOWN)
 
 
 def source_error(
-    doing: str, sqlstate: str | None, message: str, names: ServerNames = SOURCE, function: str = ""
+    doing: str, sqlstate: str | None, message: str, names: ServerNames = SOURCE, function: str = "", routine: str = ""
 ) -> LevadaError:
     """Return the error for a failure while ``doing`` something at the server that has these ``names``.
 
     ``message`` is the server's primary message. DETAIL and CONTEXT are left out, because they may quote a row's values,
-    and so is the message of a data exception. ``function`` is that of the server in which the statement failed.
+    and so is the message of a data exception. ``function`` is that of the server in which the statement failed, and
+    ``routine`` that of PostgreSQL which reports it.
     """
-    failure = find_failure(sqlstate, message)
+    failure = find_failure(sqlstate, message, routine)
     if sqlstate is not None and sqlstate.startswith(_DATA_EXCEPTIONS):
         message = f"the server refuses a value (SQLSTATE {sqlstate})"
     tail = f" (SQLSTATE {sqlstate})" if failure is _UNKNOWN else ""
@@ -346,7 +377,9 @@ def result_error(doing: str, result: pq.abc.PGresult, names: ServerNames = SOURC
     """Return the error for a failed result."""
     state = result.error_field(pq.DiagnosticField.SQLSTATE)
     text = result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or result.error_message
-    return source_error(doing, state.decode() if state else None, text.decode("utf-8", "replace").strip(), names)
+    routine = (result.error_field(pq.DiagnosticField.SOURCE_FUNCTION) or b"").decode()
+    message = text.decode("utf-8", "replace").strip()
+    return source_error(doing, state.decode() if state else None, message, names, routine=routine)
 
 
 @contextmanager
@@ -357,7 +390,8 @@ def source_errors(doing: str, names: ServerNames = SOURCE) -> Iterator[None]:
     except psycopg.Error as error:
         message = error.diag.message_primary or _first_line(str(error))
         function = outer_function(error.diag.context)
-        raise source_error(doing, error.sqlstate, message, names.of_session(error), function) from error
+        routine = error.diag.source_function or ""
+        raise source_error(doing, error.sqlstate, message, names.of_session(error), function, routine) from error
 
 
 def _first_line(text: str) -> str:

@@ -248,7 +248,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         yield _warning(table_locked("tables are published and copied once their locks end", locks))
     choices = {table: request.choice(table) for table in wanted}
     for table in read_table_properties(conn, wanted):
-        yield from reading_problems(table, server.role)
+        yield from reading_problems(table, choices[table.name].excluded, server.role)
         yield from _table_problems(conn, table, publication, table.name in streamed)
         yield from map(_warning, column_errors(table, choices[table.name].excluded))
     for name, missing in missing_columns(conn, {table: choice.excluded for table, choice in choices.items()}):

@@ -71,7 +71,8 @@ def _timed_read(conn: psycopg.Connection[Any], table: QualifiedTable, limits: Re
         """
         SELECT pg_relation_size(c.oid) / current_setting('block_size')::bigint, pg_table_size(c.oid)
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'r'""",
+        WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'r'
+            AND has_table_privilege(c.oid, 'SELECT')""",
         [table.schema, table.name],
     ).fetchone()
     if row is None or not row[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,11 +25,14 @@ class TableProperties:
     """The properties of one selected table that are checked.
 
     ``generated_identity`` is True if the replica identity has a generated column, with which it is not streamed.
-    ``has_generated`` is True if it has any generated column.
+    ``has_generated`` is True if it has any generated column. ``usable`` is True if the role may use its schema.
+    ``unreadable`` has the columns that the role may not read, of the table and of each partition, with those of the
+    system that copies read.
     """
 
     name: QualifiedTable
-    may_select: bool
+    usable: bool
+    unreadable: Mapping[str, frozenset[QualifiedTable]]
     hides_rows: bool
     has_identity: bool
     generated_identity: bool
@@ -37,18 +40,23 @@ class TableProperties:
     reserved: tuple[str, ...]
     has_generated: bool
 
-    @property
-    def readable(self) -> bool:
-        """Return True if a copy reads every row."""
-        return self.may_select and not self.hides_rows
+    def unreadable_but(self, excluded: AbstractSet[str]) -> tuple[list[str], list[QualifiedTable]]:
+        """Return the columns that the role may not read, without the excluded ones, and where it may not."""
+        columns = sorted(self.unreadable.keys() - excluded)
+        return columns, sorted({part for column in columns for part in self.unreadable[column]})
 
 
 # Partitions are read one by one, and each streams old rows by its own replica identity. The functions of privileges
 # return NULL for a table that has been dropped since the snapshot of the query.
 _TABLES: Final = sql.SQL("""
 SELECT n.nspname, c.relname,
-    bool_and(coalesce(has_schema_privilege(l.relnamespace, 'USAGE'), true)
-        AND coalesce(has_table_privilege(l.oid, 'SELECT'), true)),
+    bool_and(coalesce(has_schema_privilege(l.relnamespace, 'USAGE'), true)),
+    CASE WHEN NOT bool_and(coalesce(has_table_privilege(l.oid, 'SELECT'), true)) THEN ARRAY(
+        SELECT ARRAY[a.attname::text, s.nspname::text, k.relname::text] FROM unnest(array_agg(l.oid)) AS part(oid)
+        JOIN pg_class k ON k.oid = part.oid JOIN pg_namespace s ON s.oid = k.relnamespace
+        JOIN pg_attribute a ON a.attrelid = part.oid AND NOT a.attisdropped
+            AND (a.attnum > 0 OR a.attname IN ('ctid', 'tableoid', 'xmin'))
+        WHERE NOT coalesce(has_column_privilege(part.oid, a.attnum, 'SELECT'), true)) END,
     bool_or(row_security_active(l.oid)),
     bool_and({has_identity}), bool_or({has_identity} AND NOT {identified}),
     c.relreplident <> 'f' OR EXISTS (SELECT FROM pg_index i
@@ -94,11 +102,18 @@ def read_table_properties(
     query = _TABLES.format(
         leaves=leaves_of("c.oid"), has_identity=accepted(0), identified=identified(conn.info.server_version)
     )
-    for schema, name, readable, hides, identity, generated, key, reserved, has_generated in conn.execute(
+    for schema, name, usable, unreadable, hides, identity, generated, key, reserved, has_generated in conn.execute(
         query, parameters
     ).fetchall():
-        its = QualifiedTable(schema, name)
-        yield TableProperties(its, readable, hides, identity, generated, key, tuple(reserved), has_generated)
+        its, columns = QualifiedTable(schema, name), _unreadable(unreadable or ())
+        yield TableProperties(its, usable, columns, hides, identity, generated, key, tuple(reserved), has_generated)
+
+
+def _unreadable(rows: Iterable[Sequence[str]]) -> Mapping[str, frozenset[QualifiedTable]]:
+    found: dict[str, frozenset[QualifiedTable]] = {}
+    for column, schema, name in rows:
+        found[column] = found.get(column, frozenset()) | {QualifiedTable(schema, name)}
+    return found
 
 
 @source_errors("checking whether a table can be copied")
@@ -119,8 +134,9 @@ def copy_errors(
 ) -> Mapping[QualifiedTable, NeedsOperator]:
     """Return the errors that `require_copyable` raises, by table. ``tables`` has the excluded columns of each."""
     errors: dict[QualifiedTable, NeedsOperator] = {}
+    role = _role(conn)
     for found in read_table_properties(conn, tables.keys()):
-        for problem in () if found.readable else reading_problems(found, _role(conn)):
+        for problem in reading_problems(found, tables[found.name], role):
             hint = f"{problem.hint}; then levada retry MANIFEST TABLE"
             errors.setdefault(found.name, NeedsOperator(problem.code, problem.message, hint=hint))
         for error in column_errors(found, tables[found.name]):
@@ -133,16 +149,21 @@ def _role(conn: psycopg.Connection[Any]) -> str:
     return role
 
 
-def reading_problems(table: TableProperties, role: str) -> Iterator[Problem]:
-    """Yield the reasons why a copy by this role could not read every row."""
-    name = _sql("{}.{}", table.name.schema, table.name.name)
-    if not table.may_select:
+def reading_problems(table: TableProperties, excluded: AbstractSet[str], role: str) -> Iterator[Problem]:
+    """Yield the reasons why a copy by this role could not read every row, without the excluded columns."""
+    usage, (lacks, where) = "", table.unreadable_but(excluded)
+    if not table.usable:
+        usage = _sql("GRANT USAGE ON SCHEMA {} TO {}; ", table.name.schema, role)
+    if lacks or usage:
+        # Where columns are kept from the role, the statement gives it none of those.
+        some = f" ({', '.join(_sql('{}', column) for column in lacks)})" if excluded and lacks else ""
+        what = f"columns {', '.join(lacks)} of table {table.name}" if some else f"table {table.name}"
+        on = ", ".join(_sql("{}.{}", part.schema, part.name) for part in where or [table.name])
         yield Problem(
             Severity.ERROR,
             "select_privilege_missing",
-            f"role {role} has no SELECT privilege on table {table.name}",
-            _sql("GRANT USAGE ON SCHEMA {} TO {}", table.name.schema, role)
-            + f"; GRANT SELECT ON {name} TO {_sql('{}', role)}",
+            f"role {role} has no SELECT privilege on {what}",
+            f"{usage}GRANT SELECT{some} ON {on} TO {_sql('{}', role)}",
             spares_others=True,
         )
     if table.hides_rows:

@@ -408,6 +408,8 @@ class PublicationProgress(Part):
     """The tables that Levada's event trigger has given another replica identity, for more than a minute."""
     waits: Annotated[bool, Field(exclude=True)] = False
     """True while tables are added as soon as another session's lock on them ends. It is not in the JSON."""
+    trigger: ErrorProgress | None = None
+    """Levada's event trigger, if another session has dropped, disabled or changed it."""
 
 
 @dataclass(frozen=True, slots=True)

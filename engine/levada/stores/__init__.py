@@ -35,6 +35,7 @@ from levada.stores.storage import (
     document_text,
     entry,
     parsed_document,
+    require_current,
     selected,
 )
 from levada.stores.workers import table_worker
@@ -68,6 +69,7 @@ __all__ = [
     "document_text",
     "entry",
     "parsed_document",
+    "require_current",
     "selected",
     "table_worker",
 ]

@@ -43,7 +43,7 @@ from levada.stores.interface import (
 )
 from levada.stores.phases import TableReplicationPhase
 from levada.stores.retrying import RetryingStorage
-from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, decoded
+from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, decoded, state_lost
 from levada.stores.workers import table_worker
 from levada.stores.write_batch import WriteBatch
 from levada.values import Lsn, PipelineOwner, SnapshotId, TableId
@@ -213,8 +213,22 @@ class CachedStore(PipelineStore):
 
     def take_table_actions(self) -> Mapping[TableId, TableAction]:
         with self._turn:
-            taken = self._take(Key(ACTION))
-            return {TableId(key.name): self._decode(key, document) for key, document in taken.items()}
+            # The only document that every state has. It is read with the requests, which costs no call of its own.
+            owner = [] if self._owner is None else [Key(OWNER)]
+            taken = self._up_to_date.update(self._epoch, [Key(ACTION), *owner], self._taken)
+            return {
+                TableId(key.name): self._decode(key, before)
+                for key, (before, _) in taken.items()
+                if key.kind is ACTION and before is not None
+            }
+
+    def _taken(self, key: Key[Any], document: Document | None) -> Document | None:
+        """Keep the owner's record, and no request. Raise `state_lost` if there is no record any more."""
+        if key.kind is not OWNER:
+            return None
+        if document is None:
+            raise state_lost(self.pipeline, "the store", "it has no owner")
+        return document
 
     # Phases
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, Transient
+from levada.errors import LevadaError, NeedsOperator, Permanent, Transient
 from levada.spec.names import state_names
 from levada.stores.cached import CachedStore
 from levada.stores.patience import Patience
@@ -46,6 +46,7 @@ from levada.stores.storage import (
     document_text,
     parsed_document,
     readable_as_written,
+    require_current,
     selected,
 )
 from levada.values import TableId
@@ -153,8 +154,7 @@ class ConfigMapStorage(Storage):
             if sent is not None and seen.data.get(_WRITE) == sent[0]:
                 return sent[1]  # The write succeeded, but its response was lost.
             current = self._epoch(name, seen.data)
-            if epoch is not None and current > epoch:
-                raise StaleEpoch(epoch, current)
+            require_current(epoch, current, self._pipeline, f"ConfigMap {self._maps.namespace}/{name}")
             data = dict(seen.data)
             answer = work(data, maybe_written)
             if data == seen.data:

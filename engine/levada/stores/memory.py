@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Collection
 from typing import Any
 
-from levada.errors import StaleEpoch
 from levada.stores.cached import CachedStore
 from levada.stores.storage import (
     Change,
@@ -19,6 +18,7 @@ from levada.stores.storage import (
     Versions,
     changes,
     entry,
+    require_current,
     selected,
 )
 
@@ -67,8 +67,7 @@ class MemoryStorage(Storage):
         """Do nothing: another store may use this storage later."""
 
     def _require(self, epoch: int | None) -> None:
-        if epoch is not None and self._epoch > epoch:
-            raise StaleEpoch(epoch, self._epoch)
+        require_current(epoch, self._epoch, "this", "the memory of this process")
 
 
 class MemoryStore(CachedStore):

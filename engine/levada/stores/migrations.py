@@ -60,8 +60,7 @@ def migrate(connection: _Connection, schema: str, migrations: Sequence[LiteralSt
     A current schema is only read. Raise NeedsOperator ``store_newer`` if a newer Levada has migrated it, and
     ``store_schema_foreign`` if another role may own objects in it.
     """
-    if store_version(connection, schema, migrations) == len(migrations):
-        _search(connection, schema)
+    if use_current(connection, schema, migrations):
         return
     with connection.transaction():
         courtesy_lock(connection, f"levada store {schema}")
@@ -78,6 +77,17 @@ def migrate(connection: _Connection, schema: str, migrations: Sequence[LiteralSt
         for number, step in enumerate(migrations[version:], start=version + 1):
             connection.execute(step)
             connection.execute("INSERT INTO store_migrations (version) VALUES (%s)", [number])
+
+
+def use_current(connection: _Connection, schema: str, migrations: Sequence[LiteralString] = MIGRATIONS) -> bool:
+    """Put the schema on the connection's search path if it is current. Return False if it is not. Nothing is created.
+
+    Raise as `store_version` does.
+    """
+    if store_version(connection, schema, migrations) != len(migrations):
+        return False
+    _search(connection, schema)
+    return True
 
 
 def store_version(connection: _Connection, schema: str, migrations: Sequence[LiteralString] = MIGRATIONS) -> int:

@@ -14,16 +14,27 @@ from psycopg import sql
 from tenacity import Retrying, retry_if_exception, wait_exponential_jitter
 
 from levada import codes
-from levada.errors import LevadaError, NeedsOperator, Permanent, StaleEpoch, StatementRefused, Transient
+from levada.errors import LevadaError, NeedsOperator, Permanent, StatementRefused, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.postgres.read_only import is_read_only, read_only_reason
 from levada.stores.cached import CachedStore
 from levada.stores.connection import StoreConnection, store_error
-from levada.stores.migrations import MIGRATIONS, migrate
+from levada.stores.migrations import MIGRATIONS, migrate, use_current
 from levada.stores.patience import Patience
 from levada.stores.rights import read_rights
-from levada.stores.storage import Change, Document, DocumentKind, Key, Storage, Versions, changes, document_text
+from levada.stores.storage import (
+    Change,
+    Document,
+    DocumentKind,
+    Key,
+    Storage,
+    Versions,
+    changes,
+    document_text,
+    require_current,
+    state_lost,
+)
 from levada.values import TableId
 
 _log = logging.getLogger(__name__)
@@ -41,6 +52,7 @@ FROM current_setting('synchronous_commit') s
 default is: the slot is acknowledged after it.
 """
 
+_NO_ROW: Final = "it is not in table epochs"
 _NO_TABLE: Final = 0
 _KEYS: Final = "unnest(%(kinds)s::text[], %(tables)s::oid[], %(names)s::text[])"
 _SCAN: Final = "SELECT table_id, name, content FROM documents WHERE pipeline = %s AND kind = %s"
@@ -128,9 +140,9 @@ class PostgresStorage(Storage):
 
     def attempt(self, work: Callable[[_Connection], _T]) -> _T:
         """Run ``work`` in one transaction, without another attempt."""
-        doing = f"writing state of pipeline {self._pipeline} to schema {self._schema} at {self._source.where}"
+        doing = f"writing state of pipeline {self._pipeline} to {self._place}"
         try:
-            with _store_errors(doing, self._schema, self._source):
+            with self._lost_tables(), _store_errors(doing, self._schema, self._source):
                 connection = self._connected()
                 with connection.transaction():
                     done = work(connection)
@@ -141,7 +153,8 @@ class PostgresStorage(Storage):
         except LevadaError as error:
             if self._is_retryable(error):
                 # Once an outage. The status has the newest error.
-                _log.log(logging.WARNING if self.last_error is None else logging.DEBUG, "%s", error.message)
+                level = logging.WARNING if self.last_error is None else logging.DEBUG
+                _log.log(level, "%s [%s]", error.message, error.code)
                 self.last_error = error
                 self._disconnect()
             raise
@@ -167,10 +180,32 @@ class PostgresStorage(Storage):
         connection.execute(_SESSION, [f"{self._waits.lock_s * 1000:.0f}ms", _STATEMENT_TIMEOUT])
         # Under a stricter default of the role or the database, a read after a wait for the lock would be older than it.
         connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        if self._patience.reached:
+            # Another hand has dropped the tables. With new ones in their place, this process would go on without state.
+            if not use_current(connection, self._schema, self._migrations):
+                raise self._lost("it has not all tables of a store")
+            return
         migrate(connection, self._schema, self._migrations)
         # A server that is read-only can still be read.
         if not connection.execute("SELECT FROM epochs WHERE pipeline = %s", [self._pipeline]).fetchall():
             connection.execute("INSERT INTO epochs (pipeline) VALUES (%s) ON CONFLICT DO NOTHING", [self._pipeline])
+
+    @property
+    def _place(self) -> str:
+        return f"schema {self._schema} at {self._source.where}"
+
+    def _lost(self, why: str) -> StatementRefused:
+        return state_lost(self._pipeline, self._place, why)
+
+    @contextmanager
+    def _lost_tables(self) -> Iterator[None]:
+        """Raise `state_lost` for a table of the store that does not exist."""
+        try:
+            yield
+        except StatementRefused as error:
+            if error.code != codes.TABLE_MISSING:
+                raise
+            raise self._lost(error.message.rpartition(": ")[2]) from error
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -188,7 +223,8 @@ class PostgresStorage(Storage):
             row = c.execute(
                 "UPDATE epochs SET epoch = epoch + 1 WHERE pipeline = %s RETURNING epoch", [self._pipeline]
             ).fetchone()
-            assert row is not None
+            if row is None:
+                raise self._lost(_NO_ROW)
             check(self._document(c, key))
             return int(row[0])
 
@@ -237,9 +273,9 @@ class PostgresStorage(Storage):
         cursor = psycopg.ClientCursor(c)
         cursor.execute(_LOCK + ";" + _SELECT if keys else _LOCK, self._columns(keys))
         row = cursor.fetchone()
-        assert row is not None
-        if epoch is not None and row[0] > epoch:
-            raise StaleEpoch(epoch, row[0])
+        if row is None:
+            raise self._lost(_NO_ROW)
+        require_current(epoch, row[0], self._pipeline, self._place)
         if not keys:
             return {}
         cursor.nextset()

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator, StaleEpoch, StatementRefused
 from levada.values import TableId
 
 T = TypeVar("T")
@@ -73,9 +73,10 @@ class Storage(ABC):
     """One pipeline's part of a place that stores documents.
 
     Every write takes the writer's epoch. If a higher one is stored, the write raises `StaleEpoch` and changes nothing.
-    The check and the change are atomic. A write with the epoch None is never refused. A store calls one method at a
-    time. Several stores in several processes may share the place. A method that raises Transient is called again, so it
-    must have changed nothing.
+    If a lower one or none is stored, the place has lost the state, and the write may raise `state_lost`, see
+    `require_current`. The check and the change are atomic. A write with the epoch None is never refused. A store calls
+    one method at a time. Several stores in several processes may share the place. A method that raises Transient is
+    called again, so it must have changed nothing.
     """
 
     volatile: ClassVar[bool] = False
@@ -135,6 +136,27 @@ class Storage(ABC):
         """Delete the documents that ``keys`` select, and return them."""
         done = self.update(epoch, keys, lambda key, _: None)
         return {key: before for key, (before, _) in done.items() if before is not None}
+
+
+def require_current(mine: int | None, stored: int, pipeline: str, place: str) -> None:
+    """Raise the error of a writer whose epoch ``mine`` is not the stored one. None is never refused.
+
+    A higher epoch is another driver's: StaleEpoch. No driver lowers it, so with a lower one the state was lost.
+    """
+    if mine is None or mine == stored:
+        return
+    if stored > mine:
+        raise StaleEpoch(mine, stored)
+    raise state_lost(pipeline, place, f"its epoch there is {stored}, and was {mine}")
+
+
+def state_lost(pipeline: str, place: str, why: str) -> StatementRefused:
+    """Return the error ``store_empty`` of a place that lost a pipeline's state under a process that uses it."""
+    return StatementRefused(
+        "store_empty",
+        f"{place} has lost the state of pipeline {pipeline}: {why}. It was emptied, dropped or restored from a backup",
+        hint="restore the store as it was. Without a backup of it, stop the engine, and run: levada check MANIFEST",
+    )
 
 
 def entry(key: Key[Any]) -> Entry:

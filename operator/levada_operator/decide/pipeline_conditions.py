@@ -238,13 +238,15 @@ def replicating(observed: Observed, acceptance: Acceptance, driver: Condition) -
 def tables_healthy(observed: Observed) -> Condition:
     """Return TablesHealthy: True if no table has an error. Without a progress report, return the stored condition.
 
-    The message has the tables that cannot be added to the publication, or have another replica identity for long.
+    The message has the tables that cannot be added to the publication, or have another replica identity for long,
+    and an event trigger that another session has removed.
     """
     of = "TablesHealthy"
     if observed.progress is None:
         return stored_condition(of, observed.pipeline.status)
     errored, publication = errored_tables(observed.progress.tables), observed.progress.publication
-    left_out = "; ".join(error_text(error) for error in (publication.error, publication.lent) if error is not None)
+    own = (publication.error, publication.lent, publication.trigger)
+    left_out = "; ".join(error_text(error) for error in own if error is not None)
     if not errored:
         return Condition(of, True, "AllHealthy", left_out)
     first = errored[0]

@@ -28,7 +28,10 @@ def read_report(progress: Progress, fetched_at: datetime) -> ProgressReport:
         error=of(progress.error),
         store=replace(progress.store, error=of(progress.store.error)),
         publication=replace(
-            progress.publication, error=of(progress.publication.error), lent=of(progress.publication.lent)
+            progress.publication,
+            error=of(progress.publication.error),
+            lent=of(progress.publication.lent),
+            trigger=of(progress.publication.trigger),
         ),
         capture=replace(progress.capture, error=of(progress.capture.error)),
         tables=tuple(_of_table(table, of) for table in progress.tables),

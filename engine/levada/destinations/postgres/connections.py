@@ -13,9 +13,9 @@ import psycopg
 from psycopg import sql
 
 from levada.destinations.postgres.failures import connect_errors, destination_errors, grants_named
+from levada.destinations.postgres.lock_holders import TableInUse, holder_named
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.settings import Settings
-from levada.errors import Yielded
 from levada.postgres.client_key import CERTIFICATE
 from levada.postgres.connection import TRANSACTION_TIMEOUT_VERSION, PostgresConnection
 from levada.postgres.idle_connections import IdleConnections, open_writer
@@ -72,7 +72,7 @@ def begin_transaction(connection: WatchedConnection) -> None:
 
 
 def lock_exclusively(connection: WatchedConnection, place: QualifiedTable) -> None:
-    """Lock a table against readers too, until the end of the transaction. Raise Yielded if it has readers now.
+    """Lock a table against readers too, until the end of the transaction. Raise TableInUse if it has readers now.
 
     All other readers wait behind a session that waits for this lock. So it is asked for a moment only, and again later.
     """
@@ -80,12 +80,7 @@ def lock_exclusively(connection: WatchedConnection, place: QualifiedTable) -> No
     try:
         connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(identifier(place)))
     except psycopg.errors.LockNotAvailable as error:
-        raise Yielded(
-            "destination_busy",
-            f"another session uses {place}, and no other may while it is altered or emptied",
-            hint="end its transaction, if this does not pass: SELECT pid, xact_start, query FROM pg_stat_activity"
-            " ORDER BY xact_start",
-        ) from error
+        raise TableInUse(place) from error
     connection.execute("SELECT set_config('lock_timeout', %s, true)", [_LOCK_TIMEOUT])
 
 
@@ -98,12 +93,12 @@ def open_connection(server: PostgresConnection, application: str) -> WatchedConn
 def patiently(transaction: Callable[[], T]) -> T:
     """Run a transaction that may need an exclusive lock. Repeat it after pauses, during which it holds no lock at all.
 
-    Raise Yielded if the table had readers each time.
+    Raise TableInUse if the table had readers each time. One that waited for another lock has waited long already.
     """
     for pause in _PAUSES_S:
         try:
             return transaction()
-        except Yielded as error:
+        except TableInUse as error:
             _log.info("again in %.1f s: %s", pause, error.message)
             time.sleep(pause)
     return transaction()
@@ -128,7 +123,7 @@ class Connections:
                 connection = self._idle.take()
             named = grants_named(self._server.database, connection)
             try:
-                with named, destination_errors(what), connection.transaction():
+                with named, holder_named(connection), destination_errors(what), connection.transaction():
                     begin_transaction(connection)
                     yield connection
             except BaseException:

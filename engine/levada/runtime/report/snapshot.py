@@ -200,6 +200,7 @@ def pipeline_progress(
             fatal_progress(registry.membership.incomplete),
             fatal_progress(registry.membership.lent),
             registry.membership.waits,
+            fatal_progress(registry.membership.trigger_lost),
         ),
         tables=tables,
         error=fatal_progress(registry.fatal),

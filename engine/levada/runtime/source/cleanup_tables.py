@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from levada import codes
 from levada.destinations import Destination
 from levada.destinations.answers import perform, require_watermark
-from levada.errors import DestinationChanged, LevadaError, NeedsOperator
+from levada.errors import DestinationChanged, LevadaError, NeedsOperator, Transient
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.destination_errors import destination_errors
@@ -129,11 +129,16 @@ def drop_table(destination: Destination, target: TableTarget, store: PipelineSto
 
 
 def _is_there(destination: Destination, target: TableTarget) -> bool:
-    """Return True if the destination has a copy of the table, or has no watermarks to find that out."""
+    """Return True if the destination has a copy of the table, or has no watermarks to find that out.
+
+    Raise Transient for a destination that does not answer now, at which nothing can be dropped either.
+    """
     if not destination.capabilities.watermark:
         return True
     try:
         return require_watermark(destination.applied(target.id), destination.applied) is not None
+    except Transient:
+        raise
     except LevadaError as error:
         # Any other error is one of a table that exists.
         return error.code != codes.DESTINATION_TABLE_MISSING

@@ -5,7 +5,8 @@ UPDATEs and DELETEs. Where the DDL trigger is in place, it does so itself, and t
 look: before the trigger was there, a table may have lost its identity. If the trigger met a locked publication, its
 message makes the watch look until the table is out. The table is parked by the next check of the publication.
 
-It also requests a discovery when tables have appeared, which would otherwise wait for the next one that is due.
+It also requests a discovery when tables have appeared, which would otherwise wait for the next one that is due, and
+reports a trigger that another session has dropped or disabled.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from levada.postgres.withdrawals import unidentified_members, withdraw
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.inbox import Inbox
 from levada.runtime.source.new_tables import NewTables
+from levada.runtime.source.trigger_watch import TriggerWatch
 from levada.runtime.tables.catalog_reports import IdentitiesLent
 from levada.threads import marked_thread
 
@@ -33,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
 _NEW_TABLES_EVERY: Final = 3
-"""Looks for each look for new tables, which reads all of pg_class."""
+"""Looks for each look for new tables, which reads all of pg_class, and for the trigger."""
 _GIVE_BACK_EVERY: Final = 30
 """Looks for each attempt to give identities back that partitions needed, see `levada.postgres.lent_identities`."""
 _RETRY_S: Final = 10.0
@@ -47,7 +49,7 @@ class SourceWatch:
 
     ``check`` raises an error if another process has taken over the pipeline, and ``appeared`` is called for new tables.
     ``identity_lost`` is set when a table without a replica identity may still be published. ``inbox`` gets
-    `IdentitiesLent`. A failed look is logged and affects nothing else.
+    `IdentitiesLent` and `TriggerLost`. A failed look is logged and affects nothing else.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class SourceWatch:
         self._identity_lost = identity_lost
         self._inbox = inbox
         self._new_tables = NewTables()
+        self._trigger = TriggerWatch(inbox)
         self._reported: frozenset[str] = frozenset()
         self._rests_until = 0.0
         self._lent_at: float | None = None
@@ -117,8 +120,12 @@ class SourceWatch:
             self._report(withdraw(connection, name, found, check=self._check))
             if always or look % _GIVE_BACK_EVERY == 0:
                 self._give_back(connection)
-        if look % _NEW_TABLES_EVERY == 0 and self._new_tables.appeared(connection, config):
+        if look % _NEW_TABLES_EVERY:
+            return
+        if self._new_tables.appeared(connection, config):
             self._appeared()
+        if config.ddl_trigger:
+            self._trigger.look(connection)
 
     def _give_back(self, connection: psycopg.Connection[Any]) -> None:
         """Give tables their own identities back. Log those that cannot have it for long."""

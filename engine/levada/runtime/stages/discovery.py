@@ -14,7 +14,7 @@ from levada.runtime.config import PipelineConfig
 from levada.runtime.source.mask_comments import adopt_comments, comments_now
 from levada.runtime.stages.messages import Discovered, StorageRead, TableFailed
 from levada.runtime.stages.stage import Stage, StageParts
-from levada.runtime.tables.catalog_reports import IdentitiesLent, LeavesStreamed, TablesUnpublished
+from levada.runtime.tables.catalog_reports import IdentitiesLent, LeavesStreamed, TablesUnpublished, TriggerLost
 from levada.runtime.tables.publication_gaps import has_identified, read_gaps
 from levada.runtime.tables.retries import as_levada_error
 from levada.threads import MarkedPool
@@ -76,6 +76,7 @@ class Discovery(Stage):
         parts.inbox.on(LeavesStreamed, lambda report: self._became_partitions(report.leaves))
         parts.inbox.on(StorageRead, self._notice_names)
         parts.inbox.on(IdentitiesLent, self._identities_lent)
+        parts.inbox.on(TriggerLost, self._trigger_lost)
 
     def later(self, now: float) -> None:
         """Run next after the usual interval. ``now`` is in seconds, monotonic."""
@@ -156,6 +157,9 @@ class Discovery(Stage):
 
     def _identities_lent(self, report: IdentitiesLent) -> None:
         self._registry.membership.identities_lent(report.error)
+
+    def _trigger_lost(self, report: TriggerLost) -> None:
+        self._registry.membership.trigger_lost = report.error
 
     def _became_partitions(self, tables: frozenset[TableId]) -> None:
         if tables & self._registry.tables.keys():

@@ -90,6 +90,13 @@ class IdentitiesLent(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class TriggerLost(Message):
+    """The event trigger that was in place is so no longer, which ``error`` says. None: it is again."""
+
+    error: LevadaError | None
+
+
+@dataclass(frozen=True, slots=True)
 class LeavesStreamed(Recorded):
     """Relations whose rows are streamed as those of ``root`` in transaction ``xid``, committed at LSN ``at``.
 

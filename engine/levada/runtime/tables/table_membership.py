@@ -62,6 +62,8 @@ class TableMembership(Part):
         self._requests = requests
         self._publication = publication
         self._lent: LevadaError | None = None
+        self.trigger_lost: LevadaError | None = None
+        """The error of an event trigger that another session has removed. None while it is in place."""
         self._phases = phases
         self._retries = retries
         self._sizes: dict[TableId, int] = {}

@@ -24,7 +24,7 @@ function withManifest(solution, { prefix, arguments: words }) {
 }
 
 function* errorsOf(progress) {
-  const own = [["Pipeline", progress.error], ["Store", progress.store.error], ["Capture", progress.capture.error], ["Publication", progress.publication.error], ["Publication", progress.publication.lent], ["Changed manifest", progress.manifest.error]];
+  const own = [["Pipeline", progress.error], ["Store", progress.store.error], ["Capture", progress.capture.error], ["Publication", progress.publication.error], ["Publication", progress.publication.lent], ["Event trigger", progress.publication.trigger], ["Changed manifest", progress.manifest.error]];
   for (const [what, error] of own) if (error) yield { what, error };
   for (const table of progress.tables) {
     if (table.error) yield { what: tableName(table), error: table.error };
