@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -52,6 +53,35 @@ def test_immutable_change_is_refused_with_class_and_field() -> None:
     (draft,) = (n for n in plan.events if n.reason == "SpecRefused")
     assert draft.message.startswith("Immutable: spec.source.database")
     assert accept(seen).condition.reason == "ImmutableChange"
+
+
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def applied(**spec: Any) -> dict[str, Any]:
+    """Return the annotation in which ``kubectl apply`` keeps the file."""
+    return {"metadata": {"annotations": {_APPLIED: json.dumps({"spec": spec}, separators=(",", ":"))}}}
+
+
+def test_null_that_kubectl_leaves_out() -> None:
+    """Null without quotes is not taken for the default, and a column is not replicated without its mask."""
+    null = merge(pipeline(spec={"onUnrepresentable": "Error"}), applied(onUnrepresentable=None))
+    condition = accept(observed(null)).condition
+    assert condition.reason == "InvalidSpec"
+    assert "spec.onUnrepresentable: must be Error or Null or Text: put Null in quotes" in condition.message
+    table = merge(table_sync(), applied(columns={"mask": {"ssn": None}}))
+    found = accept(observed(None, table)).table_conditions["shop-public-orders"]
+    assert found.reason == "InvalidSpec"
+    assert "spec.columns.mask.ssn: must be a mapping, and is null" in found.message
+
+
+@pytest.mark.parametrize("text", ['{"a":null', "[" * 9000 + ":null", '{"spec":null}', '{"spec":{"columns":null}}'])
+def test_annotation_that_is_no_file(text: str) -> None:
+    """Anybody can write the annotation. Another null is no problem, and neither is one that was replaced since."""
+    odd = merge(pipeline(), {"metadata": {"annotations": {_APPLIED: text}}})
+    assert accept(observed(odd)).condition.reason == "Valid"
+    later = merge(pipeline(spec={"onUnrepresentable": "Null"}), applied(onUnrepresentable=None))
+    assert accept(observed(later)).condition.reason == "Valid"
 
 
 def test_younger_rival_never_runs() -> None:
