@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
-from tests.cluster.api.pipelines import condition, events, streaming
+from tests.cluster.api.pipelines import condition, events, shop, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import Kubectl, eventually
 
@@ -77,3 +78,36 @@ def test_table_sync_that_goes_while_it_is_adopted(kubectl: Kubectl, operator: Op
         kubectl.delete("tablesync", f"brief{number}")
     operator.swept_twice()
     assert not events(kubectl, "RefusedByCluster")  # paced: all is written by then
+
+
+def test_object_that_no_apply_changes(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """A manifest that another person made immutable holds up a change, until the command of the message has run."""
+    streaming(kubectl, driver)
+    kubectl.patch("configmap", "shop-manifest", {"immutable": True})
+    kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 30}})
+    message = told(kubectl, "RefusedByCluster")
+    assert "immutable" in message
+    command = message.partition("made again: kubectl ")[2].partition(";")[0]
+    kubectl(*command.split())
+    eventually(lambda: "freshnessSeconds: 30" in manifest_text(kubectl))
+    eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
+
+
+def manifest_text(kubectl: Kubectl) -> str:
+    """Return the accepted manifest, empty if it is gone for a moment."""
+    return str(((kubectl.get("configmap", "shop-manifest") or {}).get("data") or {}).get("pipeline.yaml", ""))
+
+
+def test_null_that_kubectl_leaves_out(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """The file has Null without quotes, which kubectl apply does not send. The Pipeline and the TableSync say so."""
+    streaming(kubectl, driver)
+    table = {"apiVersion": "levada.dev/v1alpha1", "kind": "TableSync", "metadata": {"name": "masked"}, "spec": {
+        "pipelineRef": {"name": "shop"}, "table": {"name": "people"}, "columns": {"mask": {"ssn": None}}}}  # fmt: skip
+    body = shop()
+    body["spec"]["onUnrepresentable"] = None
+    for written in (body, table):
+        # Of a list, kubectl itself refuses it.
+        kubectl("apply", "-f", "-", stdin=json.dumps(written))
+    eventually(lambda: condition(kubectl, "Accepted") == ("False", "InvalidSpec"))
+    assert "put Null in quotes" in told(kubectl, "SpecRefused")
+    eventually(lambda: "InvalidSpec" in str((kubectl.get("tablesync", "masked") or {}).get("status")))
