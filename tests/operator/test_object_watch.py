@@ -12,7 +12,6 @@ from aiohttp import web
 from tests.operator.samples import merge, table_sync
 from tests.rigs.waiting import LIMIT_S
 
-from levada_operator.app import object_watch
 from levada_operator.app.credentials import Credentials
 from levada_operator.app.object_watch import ObjectWatch
 from levada_operator.app.watch_shares import WatchShares
@@ -118,9 +117,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize("ended", [[], 410, [{"type": "ERROR", "object": {"code": 410}}]])
-def test_watch_that_ends_at_once(monkeypatch: pytest.MonkeyPatch, pauses: list[float], ended: Lines | int) -> None:
+def test_watch_that_ends_at_once(pauses: list[float], ended: Lines | int) -> None:
     """There is a pause before each further one, so that no API server is asked without end."""
-    monkeypatch.setattr(object_watch, "_SHORTEST_S", float(LIMIT_S))
     asked, _, _ = watched(ended, ended, ended)
     assert len(asked) == 4
     assert len(pauses) >= 3

@@ -28,8 +28,8 @@ _SERVER_ENDS_S: Final = 60
 _CLIENT_ENDS_S: Final = 75.0
 _CONNECT_S: Final = 10.0
 _PAUSE_S: Final = 5.0
-_SHORTEST_S: Final = 1.0
-"""The seconds from a watch to the next. A proxy may end each at once, and a version may always have expired."""
+_BETWEEN_S: Final = 1.0
+"""The pause after a watch that ended well. A proxy may end each at once, and a version may always have expired."""
 _GONE: Final = 410
 _BUFFER: Final = 1 << 20
 """Bytes that are read ahead. With fewer, an object of a megabyte takes many turns of the event loop."""
@@ -80,14 +80,12 @@ class ObjectWatch:
         connector = TCPConnector(ssl=self._credentials.context)
         async with ClientSession(connector=connector, timeout=timeout, read_bufsize=_BUFFER) as session:
             while True:
-                begun_s = asyncio.get_running_loop().time()
                 try:
                     await self._follow(session)
+                    await asyncio.sleep(_BETWEEN_S)
                 except (ClientError, TimeoutError, ValueError) as error:
                     _log.warning("the watch of %ss is interrupted: %s: %s", self._kind, type(error).__name__, error)
                     await asyncio.sleep(_PAUSE_S)
-                if (early_s := begun_s + _SHORTEST_S - asyncio.get_running_loop().time()) > 0:
-                    await asyncio.sleep(early_s)
 
     async def _follow(self, session: ClientSession) -> None:
         query = {
