@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from levada.values import age_of
@@ -253,8 +254,11 @@ class Runner:
         """Return True if a TableSync could not be adopted because it is gone. What adopts it cannot make it."""
         if body["kind"] != "TableSync" or "spec" in body or not error.refused:
             return False
-        namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
-        return await self._call(namespace, self._cluster.get, "TableSync", namespace, name) is None
+        namespace, named = body["metadata"]["namespace"], f"metadata.name={body['metadata']['name']}"
+        # The operator has no right to get one.
+        request = partial(self._cluster.list_objects, "TableSync", namespace, "", named, metadata=True)
+        there = await self._call(namespace, request)
+        return not (there.objects or there.unread)
 
     async def _check_name(self, body: dict[str, Any], key: ObjectKey, observed: Observed) -> None:
         """Raise `_UnlistedError` if the object is there without its label, RequestFailed if another has its name."""
