@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 import pytest
-from tests.cluster.api.pipelines import condition, events, shop, streaming, told
+from tests.cluster.api.pipelines import condition, driver_pod, events, shop, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import Kubectl, eventually
 
@@ -111,3 +111,17 @@ def test_null_that_kubectl_leaves_out(kubectl: Kubectl, operator: Operator, driv
     eventually(lambda: condition(kubectl, "Accepted") == ("False", "InvalidSpec"))
     assert "put Null in quotes" in told(kubectl, "SpecRefused")
     eventually(lambda: "InvalidSpec" in str((kubectl.get("tablesync", "masked") or {}).get("status")))
+
+
+def test_driver_whose_label_is_removed(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver, controllers: None
+) -> None:
+    """Kubernetes gives up the pod, and makes no other of its name. The status has the command, after which it does."""
+    streaming(kubectl, driver)
+    kubectl.patch("pod", "shop-driver-0", {"metadata": {"labels": {PIPELINE_LABEL: None}}})
+    eventually(lambda: condition(kubectl, "DriverAvailable") == ("False", "PodRefused"))
+    before = kubectl.get("pod", "shop-driver-0")["metadata"]["uid"]
+    message = told(kubectl, "PodRefused")
+    kubectl(*message.partition("delete it: kubectl ")[2].split(), "--wait=false")
+    eventually(lambda: driver_pod(kubectl, "shop").get("metadata", {}).get("uid", before) != before)
+    eventually(lambda: condition(kubectl, "DriverAvailable")[1] != "PodRefused")
