@@ -9,10 +9,10 @@ import pytest
 from tests.operator.samples import MANIFEST, merge, observed, owned, owner, owner_of, pipeline, running, table_sync
 
 from levada.spec import Change
-from levada_operator.decide.acceptance import accept, describe_changes
+from levada_operator.decide.acceptance import accept, describe_changes, refusal_text
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.desired.manifest import MAX_BYTES, is_too_large, manifest_text, read_manifest
-from levada_operator.observe.objects import ObjectKey
+from levada_operator.observe.objects import ObjectKey, Refusal
 
 
 def test_invalid_spec_keeps_the_last_accepted_running() -> None:
@@ -82,6 +82,30 @@ def test_annotation_that_is_no_file(text: str) -> None:
     assert accept(observed(odd)).condition.reason == "Valid"
     later = merge(pipeline(spec={"onUnrepresentable": "Null"}), applied(onUnrepresentable=None))
     assert accept(observed(later)).condition.reason == "Valid"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message", "made_again"),
+    [
+        ("ConfigMap", "shop-manifest", "data: field is immutable when `immutable` is set", True),
+        ("ConfigMap", "shop-state-1", "data: field is immutable when `immutable` is set", False),
+        ("PersistentVolumeClaim", "shop-staging", "spec is immutable after creation", False),
+        ("RoleBinding", "shop-driver", "cannot change roleRef", True),
+        ("Service", "shop-driver", "spec.clusterIPs[0]: may not change once set", True),
+        ("Service", "shop-driver", "exceeded quota", False),
+        (
+            "StatefulSet",
+            "shop-driver",
+            "updates to statefulset spec for fields other than 'replicas' are forbidden",
+            True,
+        ),
+    ],
+)
+def test_object_that_no_apply_changes(kind: str, name: str, message: str, made_again: bool) -> None:
+    """One that another person made in its place is to be deleted, unless there is something in it."""
+    text = refusal_text(Refusal(ObjectKey(kind, name), message), "data")
+    assert text.startswith(f"{kind} {name}: {message}")
+    assert (f"kubectl -n data delete {kind.lower()} {name}" in text) is made_again
 
 
 def test_younger_rival_never_runs() -> None:

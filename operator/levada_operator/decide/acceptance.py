@@ -50,7 +50,9 @@ _NO_TOKEN: Final = (
     " driverToken.secretName"
 )
 _TEMPLATE_FIELD = re.compile(r"\bspec\.template\.")
-_FIXED: Final = re.compile(r"immutable|cannot change roleRef|updates to statefulset spec for fields other than")
+_FIXED: Final = re.compile(
+    r"immutable|may not change once set|cannot change roleRef|updates to statefulset spec for fields other than"
+)
 """The API server's words for fields that no apply changes."""
 _MADE_AGAIN: Final = ("RoleBinding", "Service", "StatefulSet")
 """Kinds without content of their own. Of the ConfigMaps only the manifest is one."""
