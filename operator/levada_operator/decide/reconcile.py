@@ -117,7 +117,7 @@ def reconcile(observed: Observed, memos: Memos = MEMOS) -> Plan:
         events=(*(() if refusals else plan.events), *events),
         release=plan.release,
         abandoned=plan.abandoned,
-        updates=plan.updates,
+        takes_turn=plan.takes_turn,
         waits=plan.waits,
     )
 
@@ -203,7 +203,7 @@ def _running(
         apply=(*desired, *_copies(observed, owner), *_table_syncs(observed, owner)),
         delete=(*superfluous, *(ObjectKey("TableSync", t.name) for t in gone)),
         events=tuple(events),
-        updates=rollout.updates,
+        takes_turn=rollout.takes_turn,
         waits=rollout.waits,
     )
 
