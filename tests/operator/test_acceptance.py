@@ -102,7 +102,7 @@ def test_annotation_that_is_no_file(text: str) -> None:
     ],
 )
 def test_object_that_no_apply_changes(kind: str, name: str, message: str, made_again: bool) -> None:
-    """An object that another person made is to be deleted, unless the content is the user's."""
+    """One that another person made is deleted by the command, and never one with the state or with staged changes."""
     text = refusal_text(Refusal(ObjectKey(kind, name), message), "data")
     assert text.startswith(f"{kind} {name}: {message}")
     assert (f"kubectl -n data delete {kind.lower()} {name}" in text) is made_again
