@@ -53,7 +53,7 @@ CHANGED_AT: Final = f"{GROUP}/changed-at"
 REJECTED: Final = f"{GROUP}/rejected"
 """Annotation of the driver's StatefulSet: the digest of the spec that was rolled back, and why."""
 UPDATED_AT: Final = f"{GROUP}/updated-at"
-"""Annotation of the driver's StatefulSet: when a change of the template last replaced a running pod."""
+"""Annotation of the driver's StatefulSet: when an update, in its turn, last replaced a ready pod."""
 
 DEFAULT_STORAGE_CLASS: Final = (
     "storageclass.kubernetes.io/is-default-class",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from tests.operator.samples import MANIFEST, merge, observed, owned, owner, owner_of, pipeline, running, table_sync
 
 from levada.spec import Change
-from levada_operator.decide.acceptance import accept, describe_changes
+from levada_operator.decide.acceptance import accept, describe_changes, refusal_text
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.desired.manifest import MAX_BYTES, is_too_large, manifest_text, read_manifest
-from levada_operator.observe.objects import ObjectKey
+from levada_operator.observe.objects import ObjectKey, Refusal
 
 
 def test_invalid_spec_keeps_the_last_accepted_running() -> None:
@@ -52,6 +53,59 @@ def test_immutable_change_is_refused_with_class_and_field() -> None:
     (draft,) = (n for n in plan.events if n.reason == "SpecRefused")
     assert draft.message.startswith("Immutable: spec.source.database")
     assert accept(seen).condition.reason == "ImmutableChange"
+
+
+_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+def applied(**spec: Any) -> dict[str, Any]:
+    """Return the annotation in which ``kubectl apply`` keeps the file."""
+    return {"metadata": {"annotations": {_APPLIED: json.dumps({"spec": spec}, separators=(",", ":"))}}}
+
+
+def test_null_that_kubectl_leaves_out() -> None:
+    """Null without quotes is not taken for the default, and a column is not replicated without its mask."""
+    null = merge(pipeline(spec={"onUnrepresentable": "Error"}), applied(onUnrepresentable=None))
+    condition = accept(observed(null)).condition
+    assert condition.reason == "InvalidSpec"
+    assert "spec.onUnrepresentable: must be Error or Null or Text: put Null in quotes" in condition.message
+    table = merge(table_sync(), applied(columns={"mask": {"ssn": None}}))
+    found = accept(observed(None, table)).table_conditions["shop-public-orders"]
+    assert found.reason == "InvalidSpec"
+    assert "spec.columns.mask.ssn: must be a mapping, and is null" in found.message
+
+
+@pytest.mark.parametrize("text", ['{"a":null', "[" * 9000 + ":null", '{"spec":null}', '{"spec":{"columns":null}}'])
+def test_annotation_that_is_no_file(text: str) -> None:
+    """Anybody can write the annotation. Another null is no problem, and neither is one that was replaced since."""
+    odd = merge(pipeline(), {"metadata": {"annotations": {_APPLIED: text}}})
+    assert accept(observed(odd)).condition.reason == "Valid"
+    later = merge(pipeline(spec={"onUnrepresentable": "Null"}), applied(onUnrepresentable=None))
+    assert accept(observed(later)).condition.reason == "Valid"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message", "made_again"),
+    [
+        ("ConfigMap", "shop-manifest", "data: field is immutable when `immutable` is set", True),
+        ("ConfigMap", "shop-state-1", "data: field is immutable when `immutable` is set", False),
+        ("PersistentVolumeClaim", "shop-staging", "spec is immutable after creation", False),
+        ("RoleBinding", "shop-driver", "cannot change roleRef", True),
+        ("Service", "shop-driver", "spec.clusterIPs[0]: may not change once set", True),
+        ("Service", "shop-driver", "exceeded quota", False),
+        (
+            "StatefulSet",
+            "shop-driver",
+            "updates to statefulset spec for fields other than 'replicas' are forbidden",
+            True,
+        ),
+    ],
+)
+def test_object_that_no_apply_changes(kind: str, name: str, message: str, made_again: bool) -> None:
+    """One that another person made is deleted by the command, and never one with the state or with staged changes."""
+    text = refusal_text(Refusal(ObjectKey(kind, name), message), "data")
+    assert text.startswith(f"{kind} {name}: {message}")
+    assert (f"kubectl -n data delete {kind.lower()} {name}" in text) is made_again
 
 
 def test_younger_rival_never_runs() -> None:

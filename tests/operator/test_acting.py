@@ -447,20 +447,54 @@ def test_runner_takes_over_no_foreign_object() -> None:
     cluster = Requests()
     cluster.there["ConfigMap", "shop-manifest"] = {"metadata": {"name": "shop-manifest"}}
     outcome = asyncio.run(carry_out(cluster, observed()))
-    assert "not marked as this Pipeline's: delete it" in outcome.refusals[0].message
+    assert (
+        "not marked as this Pipeline's: it has no label levada.dev/pipeline; delete it" in outcome.refusals[0].message
+    )
     assert ("apply", "ConfigMap", "shop-manifest") not in cluster.writes
 
 
 @pytest.mark.parametrize("of", [("ConfigMap", "shop-state-4"), ("PersistentVolumeClaim", "shop-staging")])
-def test_state_without_its_label_is_not_to_be_deleted(of: tuple[str, str]) -> None:
-    """Its content is nowhere else, so the command that marks it as the Pipeline's comes first."""
+@pytest.mark.parametrize("label", ["", "other"])
+def test_state_without_its_label_is_not_to_be_deleted(of: tuple[str, str], label: str) -> None:
+    """Its content is nowhere else, so the command that marks it as the Pipeline's comes first. The label is named."""
     cluster = Requests()
-    cluster.there[of] = {"metadata": {"name": of[1]}}
+    cluster.there[of] = {"metadata": {"name": of[1], "labels": {"levada.dev/pipeline": label} if label else None}}
     body = pipeline(spec={"store": {"configMap": {}}, "staging": {"volumeClaim": {"size": "1Gi"}}})
     outcome = asyncio.run(carry_out(cluster, observed(body)))
-    command = f"kubectl -n data label {of[0].lower()} {of[1]} levada.dev/pipeline=shop"
-    assert f"if it is, run: {command}; otherwise delete it" in outcome.refusals[0].message
+    message = outcome.refusals[0].message
+    assert ("its label levada.dev/pipeline is other" if label else "it has no label levada.dev/pipeline") in message
+    command = f"kubectl -n data label --overwrite {of[0].lower()} {of[1]} levada.dev/pipeline=shop"
+    assert f"if it is, run: {command}; otherwise delete it" in message
     assert ("apply", *of) not in cluster.writes
+
+
+@pytest.mark.parametrize("labels", [None, {"levada.dev/pipeline": "other"}])
+def test_own_object_without_its_label(labels: dict[str, str] | None) -> None:
+    """No list has it, so the plan was made without it. It is reported as it is, and nothing is written before that."""
+    cluster = Requests()
+    metadata = {"name": "shop-driver", "labels": labels, "ownerReferences": [{"kind": "Pipeline", "uid": "uid-shop"}]}
+    cluster.there["StatefulSet", "shop-driver"] = {"metadata": metadata}
+    outcome = asyncio.run(carry_out(cluster, observed()))
+    assert not outcome.refusals
+    assert outcome.written[-1] == {"kind": "StatefulSet", "metadata": metadata}
+    assert not [write for write in cluster.writes if write[0] == "status" or write[1] == "StatefulSet"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_table_sync_that_went_before_its_adoption(there: bool) -> None:
+    """A patch without a spec cannot make it, which says nothing about the Pipeline. For one that is there it does."""
+
+    class Refusing(Requests):
+        def apply(self, body: Body) -> dict[str, Any]:
+            if body["kind"] == "TableSync":
+                raise RequestFailed(422, "spec: Required value")
+            return super().apply(body)
+
+    cluster = Refusing()
+    if there:
+        cluster.there["TableSync", "shop-public-orders"] = {"metadata": {"name": "shop-public-orders"}}
+    outcome = asyncio.run(carry_out(cluster, running(table_sync(owned=False))))
+    assert [r.key.name for r in outcome.refusals] == (["shop-public-orders"] if there else [])
 
 
 def test_runner_writes_counters_seldom() -> None:

@@ -19,7 +19,7 @@ from tests.operator.samples import (
 )
 
 from levada_operator.observe.cluster_cache import ClusterCache
-from levada_operator.observe.creation import CreationFailure
+from levada_operator.observe.creation import CreationFailure, name_taken
 from levada_operator.observe.objects import PipelineKey
 from levada_operator.observe.room import NoRoomError
 
@@ -248,7 +248,7 @@ def test_cache_finds_the_pods_that_cannot_be_created() -> None:
     cache.put(pipeline())
     cache.put(owned_body("StatefulSet", "shop-driver", spec={"replicas": 1}))
     cache.put(owned_body("Job", "shop-cleanup", spec={}))
-    assert cache.lacks_pods("data")
+    assert cache.without_pods("data")
     s, j = "uid-shop-driver", "uid-shop-cleanup"
     failures = [CreationFailure(u, f"{u[-1]} {n}", at(n)) for u, n in ((s, 5), (s, 9), (j, 7), ("other", 8))]
     cache.record_creation_failures("data", failures)
@@ -264,4 +264,17 @@ def test_cache_finds_the_pods_that_cannot_be_created() -> None:
     of_job = {"ownerReferences": [{"uid": j}]}
     cache.put(merge(pod_body("cleanup", "shop-cleanup-x"), {"metadata": of_job}))
     assert found() == {}
-    assert not cache.lacks_pods("data")
+    assert not cache.without_pods("data")
+
+
+def test_pod_that_has_the_name_of_the_drivers() -> None:
+    """Kubernetes gives up a pod whose labels were changed, and makes no other one. The message has the command."""
+    owner = {"metadata": {"name": "shop-driver", "uid": "u"}}
+    metadata = {"name": "shop-driver-0", "namespace": "data"}
+    failure = name_taken(owner, [{"metadata": metadata}], NOON)
+    assert failure is not None
+    assert (failure.owner_uid, failure.at) == ("u", NOON)
+    assert failure.message.endswith("delete it: kubectl -n data delete pod shop-driver-0")
+    ends = {**metadata, "deletionTimestamp": "2026-01-31T11:59:00Z"}
+    of_former = {**metadata, "ownerReferences": [{"kind": "StatefulSet", "name": "shop-driver", "uid": "former"}]}
+    assert name_taken(owner, [{"metadata": ends}, {"metadata": of_former}], NOON) is None

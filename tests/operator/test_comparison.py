@@ -40,3 +40,13 @@ def test_items_without_a_key_are_found_too() -> None:
     assert is_within({"imagePullSecrets": [{}, {"name": ""}]}, {"imagePullSecrets": [{"name": "b"}, {}]})
     assert not is_within({"env": [{"value": "x"}]}, {"env": [{"name": "a", "value": "y"}]})
     assert is_within({"env": ["x"]}, {"env": ["y", "x"]})
+
+
+@pytest.mark.parametrize("field", ["selector", "matchLabels", "nodeSelector"])
+def test_a_selector_is_compared_as_a_whole(field: str) -> None:
+    """One label more selects no pod, or other ones. Another apply removes it, so it is a change."""
+    wanted = {field: {"role": "driver", "left-out": None}}
+    assert is_within(wanted, {field: {"role": "driver"}})
+    assert not is_within(wanted, {field: {"role": "driver", "added": "x"}})
+    assert not is_within(wanted, {field: {}})
+    assert is_within({"labels": {"role": "driver"}}, {"labels": {"role": "driver", "added": "x"}})

@@ -7,6 +7,7 @@ import json
 import ssl
 from typing import Any
 
+import pytest
 from aiohttp import web
 from tests.operator.samples import merge, table_sync
 from tests.rigs.waiting import LIMIT_S
@@ -98,6 +99,29 @@ def watched(*connections: Lines | int) -> tuple[list[str], list[tuple[str, str]]
 
     asyncio.run(script())
     return asked, reported, len(missed)
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of the watch, none of which takes time."""
+    begun: list[float] = []
+    sleep = asyncio.sleep
+
+    async def recorded(seconds: float) -> None:
+        if seconds:
+            begun.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", recorded)
+    return begun
+
+
+@pytest.mark.parametrize("ended", [[], 410, [{"type": "ERROR", "object": {"code": 410}}]])
+def test_watch_that_ends_at_once(pauses: list[float], ended: Lines | int) -> None:
+    """There is a pause before each further one, so that no API server is asked without end."""
+    asked, _, _ = watched(ended, ended, ended)
+    assert len(asked) == 4
+    assert len(pauses) >= 3
 
 
 def test_watch_continues_where_it_ended() -> None:

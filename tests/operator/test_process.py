@@ -310,6 +310,30 @@ def test_webhook_that_changes_what_is_applied(
     until(lambda: (server.get("StatefulSet", "shop-driver") or {})["spec"] == stored["spec"])
 
 
+def _relabelled(body: dict[str, Any]) -> None:
+    """Change a label and an annotation of every object, and add others, as policies of clusters do."""
+    metadata = body["metadata"]
+    metadata["labels"] = metadata.get("labels", {}) | {"app.kubernetes.io/managed-by": "policy", "team": "data"}
+    metadata["annotations"] = metadata.get("annotations", {}) | {"levada.dev/applied": "", "policy": "yes"}
+
+
+def test_webhook_that_changes_labels_and_annotations(
+    server: StandInApiServer, driver: str, operator: Callable[[], None]
+) -> None:
+    """The Pipeline is Ready, and no object is written again, of whatever kind. A change by hand is undone."""
+    server.webhook = _relabelled
+    operator()
+    bring_up(server, driver, spec={"store": {"configMap": {}}})
+    settle(server)
+    until(lambda: _ready(server) == "True")
+    stored = until(lambda: server.get("ConfigMap", "shop-manifest"))
+    assert stored["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "policy"
+    server.put(merge(stored, {"metadata": {"labels": {"levada.dev/role": "another"}}}))
+    until(
+        lambda: (server.get("ConfigMap", "shop-manifest") or {})["metadata"]["labels"] == stored["metadata"]["labels"]
+    )
+
+
 def test_claim_that_outlived_its_pipeline(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
     """The next Pipeline of the name stages on it, also where the operator has listed the namespace before."""
     operator()

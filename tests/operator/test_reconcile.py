@@ -291,10 +291,10 @@ def test_what_others_add_to_the_driver_stays() -> None:
     spec["containers"].append({"name": "side", "image": "side:1"})
     spec["volumes"].append({"name": "side", "emptyDir": {}})
     plan = reconcile(running(owned=OwnedObjects({**there.bodies, key: body})))
-    assert (plan.apply, plan.updates) == ((), False)
+    assert (plan.apply, plan.takes_turn) == ((), False)
     spec["containers"][0]["env"][1]["value"] = "changed by hand"
     plan = reconcile(running(owned=OwnedObjects({**there.bodies, key: body})))
-    assert ([b["kind"] for b in plan.apply], plan.updates) == (["StatefulSet"], True)
+    assert ([b["kind"] for b in plan.apply], plan.takes_turn) == (["StatefulSet"], True)
 
 
 def test_subject_added_by_hand_is_removed() -> None:

@@ -55,7 +55,7 @@ def test_upgrade_takes_its_turn() -> None:
     plan = reconcile(upgraded())
     assert image(driver(plan)) == "levada:2"
     assert driver(plan)["metadata"]["annotations"][UPDATED_AT] == written(NOON)
-    assert plan.updates
+    assert plan.takes_turn
     assert "DriverUpdated" in [n.reason for n in plan.events]
 
 
@@ -63,7 +63,7 @@ def test_upgrade_waits_for_another() -> None:
     """While another driver restarts, neither this one nor its manifest is changed. All other objects are."""
     plan = reconcile(upgraded(updating=1))
     assert not driver(plan)
-    assert not plan.updates
+    assert not plan.takes_turn
     assert not plan.apply
     more = replace(NEW, updates=replace(NEW.updates, max_concurrent=2))
     assert driver(reconcile(upgraded(updating=1, defaults=more)))
@@ -80,7 +80,7 @@ def test_update_that_waits_is_in_the_status() -> None:
     assert waits["message"].startswith("shop-driver-0; an update of the pod waits for its turn")
     assert "updatePolicy.maxConcurrent is 1" in waits["message"]
     plan = reconcile(store.observe(updating=0))
-    assert plan.updates
+    assert plan.takes_turn
     assert "waits" not in json.dumps([w.status for w in plan.statuses])
 
 
@@ -100,12 +100,16 @@ def test_manifest_in_a_newer_version_s_words_waits_with_its_driver() -> None:
 
 @pytest.mark.parametrize("change", [{"restartNonce": 1}, {"driver": {"image": "levada:3"}}])
 def test_users_change_waits_for_nobody(change: dict[str, Any]) -> None:
-    """A change of the class Restart, ``restartNonce`` among them, restarts its driver while others restart."""
+    """A change of the class Restart, ``restartNonce`` among them, restarts its driver while others restart.
+
+    It takes no turn: a tenant who changes it again and again would keep an update from all others.
+    """
     seen = upgraded(updating=5)
     changed = replace(seen.pipeline, spec=merge(dict(seen.pipeline.spec), change))
     plan = reconcile(replace(seen, pipeline=changed))
     assert driver(plan)
-    assert plan.updates
+    assert not plan.takes_turn
+    assert UPDATED_AT not in driver(plan)["metadata"]["annotations"]
     assert [n.reason for n in plan.events if n.reason in ("SpecChanged", "DriverUpdated")] == ["SpecChanged"]
 
 
@@ -120,8 +124,13 @@ def test_restart_nonce_is_one_restart() -> None:
     "pods", [(), (pod(conditions=[{"type": "Ready", "status": "False"}]),)], ids=["no pod", "not ready"]
 )
 def test_driver_that_is_not_ready_waits_for_nobody(pods: Any) -> None:
-    """There is nothing to interrupt: a version that repairs what the former one broke reaches all drivers."""
-    assert driver(reconcile(upgraded(updating=5, pods=pods)))
+    """There is nothing to interrupt: a version that repairs what the former one broke reaches all drivers.
+
+    It takes no turn, because a tenant's driver may never be ready.
+    """
+    plan = reconcile(upgraded(updating=5, pods=pods))
+    assert driver(plan)
+    assert not plan.takes_turn
 
 
 def test_suspended_pipeline_waits_for_nobody() -> None:
@@ -130,7 +139,7 @@ def test_suspended_pipeline_waits_for_nobody() -> None:
     suspended = replace(seen.pipeline, spec={**seen.pipeline.spec, "suspend": True})
     plan = reconcile(replace(seen, pipeline=suspended))
     assert driver(plan)["spec"]["replicas"] == 0
-    assert not plan.updates
+    assert not plan.takes_turn
 
 
 def test_change_by_hand_is_put_back_in_turn() -> None:

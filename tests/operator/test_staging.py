@@ -109,16 +109,35 @@ def test_a_place_can_be_written_later(
 
 
 @pytest.mark.parametrize(
-    "written", [SCRATCH, {"uri": "s3://lake/staging"}, {"volumeClaim": {"size": "20Gi", "storageClassName": "fast"}}]
+    "written",
+    [
+        SCRATCH,
+        {"uri": "s3://lake/staging"},
+        {"volumeClaim": {"size": "20Gi", "storageClassName": "fast"}},
+        {"volumeClaim": {"size": "19Gi"}},
+    ],
 )
 def test_a_volume_with_staged_changes_is_not_left(written: dict[str, Any]) -> None:
-    """The slot would not send them again. The driver runs on with the volume."""
+    """The slot would not send them again, and no volume becomes smaller. The driver runs on with the volume."""
     seen = running(owned=_owned(volume(20)), body=pipeline(spec={"staging": written}))
     accepted = accept(seen)
     assert (accepted.condition.status, accepted.condition.reason) == (False, "ImmutableChange")
     assert "spec.staging" in accepted.condition.message
     assert place(accepted) == volume(20)
     assert reconcile(seen).apply == ()
+
+
+@pytest.mark.parametrize("size", ["20Gi", "50Gi", "90Gi"])
+def test_a_claim_that_another_person_enlarged(size: str) -> None:
+    """It stays as large as it is, and no request to make it smaller is sent. A larger size of the spec is applied."""
+    written, live = {"volumeClaim": {"size": size}}, _owned(volume(20)).bodies
+    claim = merge(dict(live[CLAIM]), {"spec": {"resources": {"requests": {"storage": "50Gi"}}}})
+    seen = running(owned=OwnedObjects({**live, CLAIM: claim}), body=pipeline(spec={"staging": written}))
+    (applied,) = (b for b in reconcile(seen).apply if b["kind"] == "PersistentVolumeClaim")
+    assert applied["spec"]["resources"]["requests"]["storage"] == ("90Gi" if size == "90Gi" else "50Gi")
+    stored = OwnedObjects({**live, CLAIM: merge(claim, applied)})
+    again = reconcile(running(owned=stored, body=pipeline(spec={"staging": written})))
+    assert not [b for b in again.apply if b["kind"] == "PersistentVolumeClaim"]
 
 
 @pytest.mark.parametrize("retained", [True, False])

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from math import inf
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -114,11 +114,14 @@ _TYPES: Mapping[str, str] = {
     "string_type": "must be a string: put it in quotes",
     "tuple_type": "must be a list",
 }
+_MAPPINGS: Final = ("dict_type", "model_attributes_type", "model_type")
 
 
 def _describe(detail: ErrorDetails, model: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _TYPES:
+        if kind in _MAPPINGS and detail["input"] is None:
+            return "must be a mapping, and is null: YAML reads Null without quotes as nothing"
         quoted = kind == "int_type" and isinstance(detail["input"], str)
         return _TYPES[kind] + (", without quotes" if quoted else "")
     match kind:

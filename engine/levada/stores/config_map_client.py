@@ -143,10 +143,16 @@ def _failure(status: int, text: str, namespace: str, name: str) -> Exception:
         )
     if status in _BUSY or not 400 <= status < 500:
         return Transient("store_unreachable", f"{where}: the API server answered {status}: {_message(text)}")
+    hint = "correct what the message names"
+    if "immutable" in text:
+        # Its content is the pipeline's state, so it is not to be deleted.
+        kubectl = f"kubectl -n {namespace}"
+        hint = (
+            f"make it again with its content, without immutable: {kubectl} get configmap {name} -o yaml"
+            f" | sed '/^immutable:/d' > {name}.yaml && {kubectl} replace --force -f {name}.yaml"
+        )
     return NeedsOperator(
-        "store_refused",
-        f"{where}: the API server refused the request ({status}): {_message(text)}",
-        hint="correct what the message names",
+        "store_refused", f"{where}: the API server refused the request ({status}): {_message(text)}", hint=hint
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from levada.values import age_of
@@ -34,9 +35,17 @@ _PER_NAMESPACE: Final = 3
 _MAX_REMEMBERED: Final = 10_000
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 _AS_APPLIED: Final = ("ConfigMap", "TableSync")
-"""Kinds of which the operator takes no other form than its own: the driver runs what they contain."""
+"""Kinds of which the operator takes no other content than its own: the driver runs what they contain."""
 _TABLES_S: Final = 5.0
 """Time limit for a plan's writes about tables. The next plan has the rest, based on the state by then."""
+
+
+class _UnlistedError(Exception):
+    """An object of the Pipeline has lost the label by which objects are listed. The plan was made without it."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        super().__init__(body["metadata"]["name"])
+        self.body = body
 
 
 @dataclass(slots=True)
@@ -71,12 +80,15 @@ class Runner:
 
         Writes that exceed the budget are left to the next plan. Refusals and failures are in the outcome, and do not
         keep statuses from being written. One exception: after a new refusal the Pipeline's status is left to the next
-        plan, which reports the refusal.
+        plan, which reports the refusal. Nothing follows an object that the plan does not know of.
         """
         outcome = Outcome()
         for part in (self._objects, self._write_pipeline_status, self._tables):
             try:
                 await part(plan, observed, outcome)
+            except _UnlistedError as unlisted:
+                outcome.written.append(unlisted.body)
+                break
             except RequestFailed as error:
                 outcome.failed = error
                 if error.status == 0:
@@ -214,7 +226,7 @@ class Runner:
         namespace, now = observed.pipeline.namespace, observed.now
         if (refusal := self._refusals.known(namespace, body, now)) is None:
             try:
-                await self._check_name_is_free(body, key_of(body), observed)
+                await self._check_name(body, key_of(body), observed)
                 if not taken:
                     await self._budget.take(namespace)
                 answer = await self._write(namespace, body["kind"], request, body)
@@ -223,6 +235,8 @@ class Runner:
                 if body["kind"] == "Pod" and proves_nothing(error.message, observed.driver, of_driver=of_driver):
                     _log.info("%s: a dry run of the pod proves nothing: %s", namespace, error)
                     return True
+                if await self._is_gone(body, error):
+                    return True
                 refusal = self._refusals.failed(namespace, body, error, now)
                 if refusal is None:
                     raise
@@ -230,27 +244,42 @@ class Runner:
                 self._refusals.succeeded(namespace, body)
                 if answer is not None:
                     outcome.written.append(answer)
-                    if body["kind"] not in _AS_APPLIED and needs_apply(body, answer):
+                    if needs_apply(body, answer) and (body["kind"] not in _AS_APPLIED or _has_content(body, answer)):
                         outcome.altered.append((body, answer))
                 return True
         outcome.refusals = (refusal,)
         return False
 
-    async def _check_name_is_free(self, body: dict[str, Any], key: ObjectKey, observed: Observed) -> None:
-        """Raise RequestFailed if an object of that name exists and does not belong to the Pipeline."""
+    async def _is_gone(self, body: dict[str, Any], error: RequestFailed) -> bool:
+        """Return True if a TableSync could not be adopted because it is gone. What adopts it cannot make it."""
+        if body["kind"] != "TableSync" or "spec" in body or not error.refused:
+            return False
+        namespace, named = body["metadata"]["namespace"], f"metadata.name={body['metadata']['name']}"
+        # The operator has no right to get one.
+        request = partial(self._cluster.list_objects, "TableSync", namespace, "", named, metadata=True)
+        there = await self._call(namespace, request)
+        return not (there.objects or there.unread)
+
+    async def _check_name(self, body: dict[str, Any], key: ObjectKey, observed: Observed) -> None:
+        """Raise `_UnlistedError` if the object is there without its label, RequestFailed if another has its name."""
         if key.kind in ("TableSync", "Pod") or key in observed.owned.bodies:
             return
         namespace = observed.pipeline.namespace
         there = await self._call(namespace, self._cluster.get, key.kind, namespace, key.name)
         if there is None:
             return
-        if (there["metadata"].get("labels") or {}).get(PIPELINE_LABEL) != observed.pipeline.name:
-            solution = "delete it, or give the Pipeline another name"
-            if key.kind == "PersistentVolumeClaim" or body["metadata"]["labels"].get(ROLE_LABEL) == STATE_ROLE:
-                # It may be the Pipeline's own, after someone removed its labels. What is in it is nowhere else.
-                label = f"kubectl -n {namespace} label {key.kind.lower()} {key.name} {PIPELINE_LABEL}="
-                solution = f"if it is, run: {label}{observed.pipeline.name}; otherwise {solution}"
-            raise RequestFailed(409, f"it is there already, and not marked as this Pipeline's: {solution}")
+        label = (there["metadata"].get("labels") or {}).get(PIPELINE_LABEL)
+        if label == observed.pipeline.name:
+            return
+        if any(owner.get("uid") == observed.pipeline.uid for owner in there["metadata"].get("ownerReferences") or ()):
+            raise _UnlistedError({**there, "kind": key.kind})
+        solution = "delete it, or give the Pipeline another name"
+        if key.kind == "PersistentVolumeClaim" or body["metadata"]["labels"].get(ROLE_LABEL) == STATE_ROLE:
+            # It may be the Pipeline's own, after someone changed its labels. What is in it is nowhere else.
+            command = f"kubectl -n {namespace} label --overwrite {key.kind.lower()} {key.name} {PIPELINE_LABEL}="
+            solution = f"if it is, run: {command}{observed.pipeline.name}; otherwise {solution}"
+        marked = f"its label {PIPELINE_LABEL} is {label}" if label else f"it has no label {PIPELINE_LABEL}"
+        raise RequestFailed(409, f"it is there already, and not marked as this Pipeline's: {marked}; {solution}")
 
     async def _write_status(self, write: StatusWrite, observed: Observed, outcome: Outcome) -> bool:
         """Write a status. Return True if it was written, False if it was postponed or the object does not exist.
@@ -338,3 +367,8 @@ class Runner:
     async def _call(self, namespace: str, request: Callable[..., _T], *arguments: Any) -> _T:
         async with self._requests.setdefault(namespace, asyncio.Semaphore(_PER_NAMESPACE)):
             return await asyncio.get_running_loop().run_in_executor(self._executor, request, *arguments)
+
+
+def _has_content(applied: Body, answer: Body) -> bool:
+    """Return True if an object differs in its metadata alone from what was applied."""
+    return not needs_apply({field: value for field, value in applied.items() if field != "metadata"}, answer)

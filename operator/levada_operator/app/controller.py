@@ -314,7 +314,7 @@ class Controller:
                 return True
             # A large spec takes seconds, for which the watches and all other namespaces' writes continue.
             plan = await asyncio.get_running_loop().run_in_executor(self._deciders, reconcile, observed)
-            if plan.updates:
+            if plan.takes_turn:
                 if self._turns.others(key) > observed.updating:
                     # Another plan has taken the turn meanwhile.
                     await self._queue.add(key)

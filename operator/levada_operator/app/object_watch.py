@@ -28,6 +28,8 @@ _SERVER_ENDS_S: Final = 60
 _CLIENT_ENDS_S: Final = 75.0
 _CONNECT_S: Final = 10.0
 _PAUSE_S: Final = 5.0
+_BETWEEN_S: Final = 1.0
+"""The pause after a watch that ended well. A proxy may end each at once, and a version may always have expired."""
 _GONE: Final = 410
 _BUFFER: Final = 1 << 20
 """Bytes that are read ahead. With fewer, an object of a megabyte takes many turns of the event loop."""
@@ -80,6 +82,7 @@ class ObjectWatch:
             while True:
                 try:
                     await self._follow(session)
+                    await asyncio.sleep(_BETWEEN_S)
                 except (ClientError, TimeoutError, ValueError) as error:
                     _log.warning("the watch of %ss is interrupted: %s: %s", self._kind, type(error).__name__, error)
                     await asyncio.sleep(_PAUSE_S)

@@ -27,7 +27,7 @@ from levada_operator.kube.interface import TOO_LARGE, Cluster, Listing, RequestF
 from levada_operator.kube.items import Unread
 from levada_operator.names import PIPELINE_LABEL, ROLE_LABEL, STATE_ROLE, manifest_name
 from levada_operator.observe.cluster_cache import ClusterCache
-from levada_operator.observe.creation import FAILED, CreationFailure, read_creation_failure
+from levada_operator.observe.creation import FAILED, CreationFailure, name_taken, read_creation_failure
 from levada_operator.observe.objects import Body, PipelineKey
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ _WAIT_S: Final = 10.0
 _SLOW_S: Final = 5.0
 """Namespaces whose lists took longer the last time share half of the places."""
 _MAX_FAILED_EVENTS: Final = 500
+_MAX_LOOKED_FOR: Final = 20
+"""StatefulSets of a namespace without their pod for which a sweep looks for a pod of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,7 @@ class Sweeper:
                     self._fault(namespace, f"listed {kind}", _texts(kind, found))
                 if slow_due:
                     await self._list_config_maps(namespace, now)
-                await self._read_failures(namespace)
+                await self._read_failures(namespace, now)
         except RequestFailed as error:
             self._fault(namespace, "sweep", [str(error)])
             return None if error.status == TOO_LARGE else error
@@ -353,8 +355,9 @@ class Sweeper:
             return
         self._cache.replace_storage_classes(found.objects)
 
-    async def _read_failures(self, namespace: str) -> None:
-        if not self._cache.lacks_pods(namespace):
+    async def _read_failures(self, namespace: str, now: datetime) -> None:
+        lacking = self._cache.without_pods(namespace)
+        if not lacking:
             return
         try:
             found = await self._list("Event", namespace, "", f"reason={FAILED}")
@@ -363,6 +366,10 @@ class Sweeper:
             _log.warning("cannot read the Events of namespace %s: %s", namespace, error)
             return
         failures, faults = await self._run(_creation_failures, found.objects[:_MAX_FAILED_EVENTS])
+        for key, owner in [(k, b) for k, b in lacking if k.kind == "StatefulSet"][:_MAX_LOOKED_FOR]:
+            pods = await self._list("Pod", namespace, "", f"metadata.name={key.name}-0")
+            if (taken := name_taken(owner, pods.objects, now)) is not None:
+                failures.append(taken)
         FAULTS.labels(namespace).inc(faults)
         self._cache.record_creation_failures(namespace, failures)
 

@@ -30,7 +30,7 @@ class UpdateTurns:
         return sys.maxsize if self._begun_at is None else len(self._updating - {key})
 
     def begin(self, key: PipelineKey) -> None:
-        """Take a turn for a plan that replaces a running driver. Call it before the plan's first write."""
+        """Take a turn for a plan that replaces a ready driver. Call it before the plan's first write."""
         self._beginning.add(key)
         self._updating.add(key)
 

@@ -50,6 +50,12 @@ _NO_TOKEN: Final = (
     " driverToken.secretName"
 )
 _TEMPLATE_FIELD = re.compile(r"\bspec\.template\.")
+_FIXED: Final = re.compile(
+    r"immutable|may not change once set|cannot change roleRef|updates to statefulset spec for fields other than"
+)
+"""The API server's words for fields that no apply changes."""
+_MADE_AGAIN: Final = ("RoleBinding", "Service", "StatefulSet")
+"""Kinds without content of their own. Of the ConfigMaps only the manifest is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +185,9 @@ def refusal_text(refusal: Refusal, namespace: str) -> str:
     solution = remedy(refusal.message, namespace).replace("spec.driver", of) if kind == "Pod" else ""
     if not solution and _TEMPLATE_FIELD.search(refusal.message):
         solution = f"correct {of}.podTemplate"
+    if _FIXED.search(refusal.message) and (kind in _MADE_AGAIN or (kind, name[-9:]) == ("ConfigMap", "-manifest")):
+        command = f"kubectl -n {namespace} delete {kind.lower()} {name}"
+        solution = f"the operator did not make it so. Delete it, and it is made again: {command}"
     return f"{kind} {name}: {refusal.message.removesuffix('.')}" + (f"; {solution}" if solution else "")
 
 

@@ -29,6 +29,8 @@ _MERGED_LISTS: Final = frozenset(
     {"ownerReferences", "containers", "initContainers", "volumes", "volumeMounts", "env", "imagePullSecrets"}
 )
 """Lists to which other field managers may add items: server-side apply merges them item by item."""
+_WHOLE_MAPPINGS: Final = frozenset({"matchLabels", "nodeSelector", "selector"})
+"""Mappings that server-side apply replaces as a whole. With one more label, a selector selects other pods."""
 _MERGE_KEYS: Final = ("uid", "mountPath", "name")
 """The fields by which it does."""
 
@@ -58,23 +60,28 @@ def is_within(wanted: Any, there: Any) -> bool:
     """Return True if every desired field has the desired value in the live object.
 
     Additional fields in the live object do not count: the API server adds defaults. The same holds for additional items
-    in the lists of `_MERGED_LISTS`, which another apply would not remove.
+    in the lists of `_MERGED_LISTS`, which another apply would not remove. Those in `_WHOLE_MAPPINGS` count.
     """
     if wanted is None:
         return True
     if isinstance(wanted, Mapping):
         if not isinstance(there, Mapping):
             return wanted == {} and there is None
-        return all(
-            _items_within(value, there.get(key)) if key in _MERGED_LISTS else is_within(value, there.get(key))
-            for key, value in wanted.items()
-        )
+        return all(_field_within(key, value, there.get(key)) for key, value in wanted.items())
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
         if not isinstance(there, Sequence) or len(wanted) != len(there):
             return not wanted and there is None
         return all(is_within(w, t) for w, t in zip(wanted, there, strict=True))
     absent = wanted in ("", False, 0) and there is None
     return bool(wanted == there) or absent or _same_quantity(wanted, there)
+
+
+def _field_within(key: str, wanted: Any, there: Any) -> bool:
+    if key in _MERGED_LISTS:
+        return _items_within(wanted, there)
+    if key in _WHOLE_MAPPINGS and isinstance(wanted, Mapping) and isinstance(there, Mapping):
+        return is_within(wanted, there) and there.keys() <= {k for k, v in wanted.items() if v is not None}
+    return is_within(wanted, there)
 
 
 def _items_within(wanted: Any, there: Any) -> bool:

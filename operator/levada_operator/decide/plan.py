@@ -29,8 +29,8 @@ class Plan:
     ``release`` is True if the finalizer can be removed, because there is nothing left to clean up.
     ``abandoned`` has what may be left then, or is empty.
 
-    ``updates`` is True if the plan replaces a running driver's pod. The driver then holds one of the turns of
-    updatePolicy.maxConcurrent. ``waits`` is True if the pod is due to be replaced, but no turn is free.
+    ``takes_turn`` is True if the plan replaces a ready driver's pod without a user's change. The driver then holds one
+    of the turns of updatePolicy.maxConcurrent. ``waits`` is True if the pod is due to be replaced, but no turn is free.
     """
 
     rehearse: tuple[dict[str, Any], ...] = ()
@@ -41,7 +41,7 @@ class Plan:
     events: tuple[EventDraft, ...] = ()
     release: bool = False
     abandoned: str = ""
-    updates: bool = False
+    takes_turn: bool = False
     waits: bool = False
 
     @property

@@ -34,6 +34,7 @@ from levada_operator.decide.pipeline_status import pipeline_status
 from levada_operator.decide.plan import Plan, StatusWrite
 from levada_operator.decide.rollout import limit_updates, replaces_pod
 from levada_operator.decide.slot import lag_turn
+from levada_operator.decide.staging import not_smaller
 from levada_operator.decide.table_phase import table_of, tables_known
 from levada_operator.decide.table_status import (
     of_generation,
@@ -116,7 +117,7 @@ def reconcile(observed: Observed, memos: Memos = MEMOS) -> Plan:
         events=(*(() if refusals else plan.events), *events),
         release=plan.release,
         abandoned=plan.abandoned,
-        updates=plan.updates,
+        takes_turn=plan.takes_turn,
         waits=plan.waits,
     )
 
@@ -128,6 +129,8 @@ def _all_applied(observed: Observed, plan: Plan, memos: Memos) -> tuple[dict[str
 def _applied(observed: Observed, desired: dict[str, Any], memos: Memos) -> dict[str, Any] | None:
     """Return the object with the digest of its content, or None if the live object has all of it."""
     live = _live(observed, desired)
+    if desired["kind"] == "PersistentVolumeClaim":
+        desired = not_smaller(desired, live)
     key = (*observed.pipeline.key, desired["kind"], desired["metadata"]["name"])
 
     def compute() -> dict[str, Any] | None:
@@ -200,7 +203,7 @@ def _running(
         apply=(*desired, *_copies(observed, owner), *_table_syncs(observed, owner)),
         delete=(*superfluous, *(ObjectKey("TableSync", t.name) for t in gone)),
         events=tuple(events),
-        updates=rollout.updates,
+        takes_turn=rollout.takes_turn,
         waits=rollout.waits,
     )
 

@@ -1,7 +1,8 @@
 """Rolling updates: limit how many drivers restart together when an upgrade of the operator changes their pods.
 
 A restart does not wait if it follows from a user's change of the spec, or if the driver is not ready and so nothing is
-interrupted.
+interrupted. Such a restart takes no turn either: a tenant who changes a spec again and again, or whose driver is never
+ready, would keep the update from all others.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ _RESTARTING: Final = (Change.RESTART, Change.RESYNC)
 class Rollout:
     """The desired objects that may be applied now.
 
-    ``updates`` is True if they replace the driver's pod. ``waits`` is True if the driver is left out because other
-    drivers are restarting.
+    ``updates`` is True if they replace the driver's pod, ``takes_turn`` if other drivers have to wait for it.
+    ``waits`` is True if the driver is left out because other drivers are restarting.
     """
 
     objects: tuple[dict[str, Any], ...]
     updates: bool = False
+    takes_turn: bool = False
     waits: bool = False
 
 
@@ -48,12 +50,13 @@ def limit_updates(
     updates = live is not None and replaces_pod(live, wanted)
     if updates and held:
         return Rollout(tuple(_without_driver(desired, wanted, observed)))
-    if updates and not (_by_user(changes) or _interrupts_nothing(observed) or _has_turn(observed)):
+    takes_turn = updates and not (_by_user(changes) or _interrupts_nothing(observed))
+    if takes_turn and not _has_turn(observed):
         return Rollout(tuple(_without_driver(desired, wanted, observed)), waits=True)
     last = update_time(live)
-    updated_at = _written(observed.now) if updates else None if last is None else _written(last)
+    updated_at = _written(observed.now) if takes_turn else None if last is None else _written(last)
     stamped = wanted if updated_at is None else with_annotation(wanted, UPDATED_AT, updated_at)
-    return Rollout(tuple(stamped if body is wanted else body for body in desired), updates=updates)
+    return Rollout(tuple(stamped if body is wanted else body for body in desired), updates, takes_turn)
 
 
 def is_updating(stateful_set: Body, pod: Body | None, now: datetime, deadline: timedelta) -> bool:
@@ -80,7 +83,7 @@ def is_former_pod(stateful_set: Body, revision: str) -> bool:
 
 
 def update_time(stateful_set: Body | None) -> datetime | None:
-    """Return when a change of the template last replaced a running pod, or None. It may be written by hand."""
+    """Return when a change of the template last took a turn, or None. It may be written by hand."""
     try:
         return read_time(_annotations(stateful_set).get(UPDATED_AT, ""))
     except (ValueError, OverflowError):

@@ -36,10 +36,20 @@ def decide_staging(observed: Observed, written: Staging, last: Staging | None) -
 
 
 def lost_by_change(last: Staging, new: Staging) -> str:
-    """Return why the change of the place loses staged changes, or an empty string."""
-    if last.volume_claim is not None and new.volume_claim is None:
+    """Return why the change of the place loses staged changes, or cannot be made. An empty string if it can."""
+    before, after = last.volume_claim, new.volume_claim
+    if before is not None and after is None:
         return "spec.staging: changes that are staged on the volume would be lost"
+    if before is not None and after is not None and after.size < before.size:
+        return "spec.staging.volumeClaim.size: a volume cannot become smaller"
     return ""
+
+
+def not_smaller(claim: dict[str, Any], live: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the desired claim, with the size of the live one if another person has made it larger."""
+    if live is None or _requested(live) <= _requested(claim):
+        return claim
+    return {**claim, "spec": {**claim["spec"], "resources": live["spec"]["resources"]}}
 
 
 def with_staging(pipeline: PipelineManifest, staging: Staging) -> PipelineManifest:

@@ -8,7 +8,8 @@ from datetime import datetime
 from levada.status import PipelineState, TableProgress
 from levada.values import QualifiedTable
 from levada_operator.decide.phase import TableSyncPhase
-from levada_operator.observe.objects import TableSyncObject, mapping_in, read_time
+from levada_operator.observe.mappings import mapping_in
+from levada_operator.observe.objects import TableSyncObject, read_time
 from levada_operator.observe.observed import STALE_AFTER, Observed
 
 

@@ -21,7 +21,8 @@ def build_stateful_set(owner: Owner, *, running: bool) -> dict[str, Any]:
         "selector": {"matchLabels": labels(owner.name, DRIVER_CONTAINER)},
         # With OrderedReady, Kubernetes would not replace a pod that never became ready.
         "podManagementPolicy": "Parallel",
-        "updateStrategy": {"type": "RollingUpdate"},
+        # A partition that is set by hand would keep every change from the pod.
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
         "revisionHistoryLimit": 2,
         "template": build_driver_template(owner),
     }

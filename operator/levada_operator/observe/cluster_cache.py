@@ -405,13 +405,13 @@ class ClusterCache:
                 found.append((key, address))
         return found
 
-    def lacks_pods(self, namespace: str) -> bool:
-        """Return True if a StatefulSet or Job of the namespace lacks its pod. Otherwise forget its failures."""
+    def without_pods(self, namespace: str) -> list[tuple[ObjectKey, Body]]:
+        """Return the StatefulSets and Jobs of the namespace that lack their pod. If all have one, forget failures."""
         mine = (children for key, children in self._children.items() if key.namespace == namespace)
-        if any(next(owners_without_pods(children), None) for children in mine):
-            return True
-        self._failures.pop(namespace, None)
-        return False
+        found = [owner for children in mine for owner in owners_without_pods(children)]
+        if not found:
+            self._failures.pop(namespace, None)
+        return found
 
     def record_creation_failures(self, namespace: str, failures: Iterable[CreationFailure]) -> None:
         """Store the failures to create pods in a namespace, given in any order. The latest per owner counts."""

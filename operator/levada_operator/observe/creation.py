@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -47,6 +47,25 @@ def read_creation_failure(event: Body) -> CreationFailure:
     at = series or event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
     reason = _PREFIX.sub("", plain_text(str(event.get("message") or ""))).strip()
     return CreationFailure(str(involved.get("uid", "")), reason, read_time(at))
+
+
+def name_taken(owner: Body, pods: Iterable[Body], now: datetime) -> CreationFailure | None:
+    """Return the failure of a StatefulSet whose pod's name a pod has that is not its own. No Event reports that.
+
+    Kubernetes gives up a pod whose labels are changed. It runs on, and keeps the name.
+    """
+    name, uid = owner["metadata"]["name"], owner["metadata"].get("uid", "")
+    for pod in pods:
+        metadata = pod["metadata"]
+        owners = [(o.get("kind"), o.get("name")) for o in metadata.get("ownerReferences") or ()]
+        # That of a deleted StatefulSet of the name ends with it.
+        if not metadata.get("deletionTimestamp") and ("StatefulSet", name) not in owners:
+            text = (
+                f"pod {metadata['name']} is there, and is not the StatefulSet's: another person made it, or changed its"
+                f" labels; delete it: kubectl -n {metadata['namespace']} delete pod {metadata['name']}"
+            )
+            return CreationFailure(uid, text, now)
+    return None
 
 
 def creation_text(failure: CreationFailure, namespace: str) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from levada.spec import default_object_name
-from levada_operator.observe.objects import PipelineKey, mapping_in
+from levada_operator.observe.mappings import mapping_in
+from levada_operator.observe.objects import PipelineKey
 
 
 class NamedSlots:

@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from levada_operator.names import API_VERSION, APPROVE, PAUSED, ROLE_LABEL, SKIP_CLEANUP, TAKE_OVER_FROM
+from levada_operator.observe.left_out import spec_as_written
+from levada_operator.observe.mappings import mapping_in
 
 Body = Mapping[str, Any]
 
@@ -170,7 +172,7 @@ def read_pipeline(body: Body) -> PipelineObject:
         uid=metadata["uid"],
         generation=metadata.get("generation", 0),
         created=read_time(metadata["creationTimestamp"]),
-        spec=body.get("spec") or {},
+        spec=spec_as_written(body),
         status=body.get("status") or {},
         deleting_since=read_time(deleting) if deleting else None,
         skip_cleanup=annotations.get(SKIP_CLEANUP) == "true",
@@ -188,7 +190,7 @@ def read_table_sync(body: Body) -> TableSyncObject:
         name=metadata["name"],
         uid=metadata["uid"],
         generation=metadata.get("generation", 0),
-        spec=body.get("spec") or {},
+        spec=spec_as_written(body),
         status=body.get("status") or {},
         ours=(metadata.get("labels") or {}).get(ROLE_LABEL) == "table",
         owned=any(o.get("kind") == "Pipeline" for o in metadata.get("ownerReferences") or ()),
@@ -214,13 +216,6 @@ def pipeline_named(body: Body) -> PipelineKey:
     if body["kind"] != "TableSync":
         return PipelineKey(metadata["namespace"], metadata["name"])
     return PipelineKey(metadata["namespace"], str(mapping_in(body, "spec", "pipelineRef").get("name", "")))
-
-
-def mapping_in(body: Any, *path: str) -> Mapping[str, Any]:
-    """Return a mapping in an object, an empty one in its place if there is something else. A spec may be invalid."""
-    for name in path:
-        body = body.get(name) if isinstance(body, Mapping) else None
-    return body if isinstance(body, Mapping) else {}
 
 
 def read_time(text: str) -> datetime:

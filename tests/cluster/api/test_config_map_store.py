@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -304,8 +306,9 @@ def test_a_missing_namespace_is_named(cluster: Kubectl) -> None:
     assert refused.value.hint == "kubectl create namespace levada-nowhere"
 
 
-def test_a_refusal_has_the_words_of_the_api_server(store: PipelineStore, kubectl: Kubectl) -> None:
-    """An immutable ConfigMap, for example, takes no change."""
+def test_a_refusal_has_the_words_of_the_api_server(store: PipelineStore, kubectl: Kubectl, tmp_path: Path) -> None:
+    """An immutable ConfigMap, for example, takes no change, until the command of the hint has made it again."""
+    store.update_table_replication_states({ORDERS: SyncDone(Lsn(5))})
     part = PARTS[int(ORDERS) % len(PARTS)]
     kubectl.patch("configmap", part, {"immutable": True})
     with pytest.raises(NeedsOperator) as refused:
@@ -313,6 +316,11 @@ def test_a_refusal_has_the_words_of_the_api_server(store: PipelineStore, kubectl
     assert refused.value.code == "store_refused"
     assert f"ConfigMap {kubectl.namespace}/{part}: the API server refused the request (422)" in refused.value.message
     assert "immutable" in refused.value.message
+    command = refused.value.hint.partition("without immutable: ")[2]
+    subprocess.run(["bash", "-c", command], check=True, capture_output=True, cwd=tmp_path)
+    assert store.load_table_replication_states() == 1
+    assert store.get_table_replication_states() == {ORDERS: SyncDone(Lsn(5))}
+    store.update_table_replication_states({ORDERS: Init()})
 
 
 def test_a_head_that_was_emptied_by_hand(store: PipelineStore, open_store: OpenStore, kubectl: Kubectl) -> None:
