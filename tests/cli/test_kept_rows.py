@@ -77,9 +77,15 @@ def test_a_first_copy_replaces_no_kept_rows(orders: Path, db: Database, lost: st
     db.execute("DELETE FROM orders WHERE id = 1")
     run(orders)
     if lost == "cleanup":
-        assert on(orders, "cleanup", "--yes").exit_code == Exit.OK
+        cleaned = on(orders, "cleanup", "--yes")
+        assert cleaned.exit_code == Exit.OK
+        assert "will stay: the kept rows of 1 table: a later Pipeline does not copy to these places" in cleaned.output
     else:
         db.execute("BEGIN; DROP TABLE orders; CREATE TABLE orders (id int PRIMARY KEY, note text); END")
+    checked = json.loads(on(orders, "check", "-o", "json").stdout)["problems"]
+    foretold = [p for p in checked if p["code"] == "kept_rows_replaced"]
+    assert [p["severity"] for p in foretold] == ["Error" if lost == "cleanup" else "Warning"]
+    assert foretold[0]["hint"].endswith("Then: levada retry MANIFEST public.orders")
     for _ in range(2):
         refused = on(orders, "run", "--until", "caught-up")
         assert refused.exit_code == Exit.TABLE_ERRORED
