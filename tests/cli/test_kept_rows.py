@@ -119,6 +119,26 @@ def test_a_resync_of_a_part_keeps_what_the_source_deleted(orders: Path, db: Data
     assert deletes == "Ignore" or db.query(GONE) == [(4, "four")]
 
 
+def test_kept_rows_that_do_not_fit_into_a_new_copy(orders: Path, db: Database) -> None:
+    """The hint's first way keeps them under another name, and the table is copied without them."""
+    db.execute("ALTER TABLE orders ADD at timestamp DEFAULT '2024-01-01'")
+    write(orders, db, "Mark")
+    run(orders)
+    db.execute("DELETE FROM orders WHERE id = 1")
+    run(orders)
+    db.execute("ALTER TABLE orders ALTER at TYPE timestamptz USING at AT TIME ZONE 'Europe/Berlin'")
+    refused = on(orders, "run", "--until", "caught-up")
+    assert refused.exit_code == Exit.TABLE_ERRORED
+    assert "[kept_rows_unmovable]" in refused.output
+    assert "to keep these rows, rename the table at the destination" in refused.output
+    db.execute("ALTER TABLE replica.orders RENAME TO earlier_orders")
+    assert on(orders, "resync", "public.orders").exit_code == Exit.OK
+    run(orders)
+    assert db.query("SELECT id FROM replica.earlier_orders ORDER BY id") == [(1,), (2,), (3,)]
+    assert db.query(LIVE) == db.query("SELECT id, note FROM orders ORDER BY id")
+    assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 0]
+
+
 @pytest.mark.parametrize("deletes", ["Mark", pytest.param("Ignore", marks=pytest.mark.nightly)])
 def test_a_key_that_becomes_an_equal_one(orders: Path, db: Database, deletes: str) -> None:
     """The row of a kept key and a later one with an equal key, of another text, are one row with the later values."""
