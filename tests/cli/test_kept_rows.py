@@ -77,9 +77,15 @@ def test_a_first_copy_replaces_no_kept_rows(orders: Path, db: Database, lost: st
     db.execute("DELETE FROM orders WHERE id = 1")
     run(orders)
     if lost == "cleanup":
-        assert on(orders, "cleanup", "--yes").exit_code == Exit.OK
+        cleaned = on(orders, "cleanup", "--yes")
+        assert cleaned.exit_code == Exit.OK
+        assert "will stay: the kept rows of 1 table: a later Pipeline does not copy to these places" in cleaned.output
     else:
         db.execute("BEGIN; DROP TABLE orders; CREATE TABLE orders (id int PRIMARY KEY, note text); END")
+    checked = json.loads(on(orders, "check", "-o", "json").stdout)["problems"]
+    foretold = [p for p in checked if p["code"] == "kept_rows_replaced"]
+    assert [p["severity"] for p in foretold] == ["Error" if lost == "cleanup" else "Warning"]
+    assert foretold[0]["hint"].endswith("Then: levada retry MANIFEST public.orders")
     for _ in range(2):
         refused = on(orders, "run", "--until", "caught-up")
         assert refused.exit_code == Exit.TABLE_ERRORED
@@ -111,6 +117,26 @@ def test_a_resync_of_a_part_keeps_what_the_source_deleted(orders: Path, db: Data
     run(orders)
     assert db.query("SELECT id, note FROM replica.orders") == [(4, "four")]
     assert deletes == "Ignore" or db.query(GONE) == [(4, "four")]
+
+
+def test_kept_rows_that_do_not_fit_into_a_new_copy(orders: Path, db: Database) -> None:
+    """The hint's first way keeps them under another name, and the table is copied without them."""
+    db.execute("ALTER TABLE orders ADD at timestamp DEFAULT '2024-01-01'")
+    write(orders, db, "Mark")
+    run(orders)
+    db.execute("DELETE FROM orders WHERE id = 1")
+    run(orders)
+    db.execute("ALTER TABLE orders ALTER at TYPE timestamptz USING at AT TIME ZONE 'Europe/Berlin'")
+    refused = on(orders, "run", "--until", "caught-up")
+    assert refused.exit_code == Exit.TABLE_ERRORED
+    assert "[kept_rows_unmovable]" in refused.output
+    assert "to keep these rows, rename the table at the destination" in refused.output
+    db.execute("ALTER TABLE replica.orders RENAME TO earlier_orders")
+    assert on(orders, "resync", "public.orders").exit_code == Exit.OK
+    run(orders)
+    assert db.query("SELECT id FROM replica.earlier_orders ORDER BY id") == [(1,), (2,), (3,)]
+    assert db.query(LIVE) == db.query("SELECT id, note FROM orders ORDER BY id")
+    assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 0]
 
 
 @pytest.mark.parametrize("deletes", ["Mark", pytest.param("Ignore", marks=pytest.mark.nightly)])

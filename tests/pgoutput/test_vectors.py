@@ -92,16 +92,23 @@ NUMBERS = st.decimals(allow_nan=False, allow_infinity=False, places=None).filter
     lambda d: abs(int(d.as_tuple().exponent)) < 400
 )
 TYPES = st.integers(1, 38).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, p)))
+DIGITS = st.text("0123456789", max_size=45)
+LONG = st.builds(
+    lambda sign, whole, rest: Decimal(f"{sign}{whole}0.{rest}0"), st.sampled_from(("", "-")), DIGITS, DIGITS
+)
 
 
 def _scaled(number: Decimal, scale: int) -> Fraction:
     return Fraction(number) * 10**scale
 
 
-@given(st.lists(NUMBERS | st.decimals(-1000, 1000, places=3), max_size=9), TYPES)
+@given(st.lists(NUMBERS | LONG | st.decimals(-1000, 1000, places=3), max_size=9), TYPES)
 @example([Decimal(f"1.{1:039}")], (1, 0))
 @example([Decimal(f"-7.{1:041}"), Decimal("0.5")], (38, 2))
 @example([Decimal(f"0.{1:038}"), Decimal(f"-0.{1:038}")], (38, 38))
+@example([Decimal("-5174325175793810243.2"), Decimal("0.5")], (38, 22))
+@example([Decimal("12345678901234567890123")], (38, 20))
+@example([Decimal("3337691375731167341208493971063419.18516")], (37, 4))
 def test_a_numeric_fits_or_is_refused_with_its_text(numbers: list[Decimal], digits: tuple[int, int]) -> None:
     """In both formats alike. No number is rounded, and zeros at the end do not count."""
     precision, scale = digits

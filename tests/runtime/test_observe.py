@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import cast
 
 import pytest
 from tests.rigs.recording import Recording
+from tests.rigs.waiting import until
 from tests.runtime import samples
 
-from levada.capture import CaptureWorker
+from levada.capture import CapturePosition, CaptureWorker
 from levada.cli.render import changed_lines
 from levada.errors import NeedsOperator, Transient
 from levada.postgres.catalog import StreamedTable
@@ -28,7 +30,7 @@ from levada.runtime.tables.source_tables import SourceTables
 from levada.status import CopyProgress, RetryPolicy, StoreProgress
 from levada.stores import MemoryStore
 from levada.stores.phases import Errored, Init, Ready, TableReplicationPhase
-from levada.values import QualifiedTable, TableId
+from levada.values import Lsn, QualifiedTable, TableId
 
 ID, NAME = TableId(1), QualifiedTable("public", "orders")
 
@@ -99,3 +101,28 @@ def test_silence_is_counted_from_the_last_connection(monkeypatch: pytest.MonkeyP
     assert capture.silent_s() == 0.0
     worker.connected, now = False, 440.0
     assert capture.silent_s() == 280.0
+
+
+def test_a_stream_that_stages_nothing_is_opened_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The delay grows although each session began, as without room in staging. It is the first again after progress."""
+    staged = iter([0, 0, 0, 0, 70, 70])
+    attempts: list[int] = []
+    worker = SimpleNamespace(position=CapturePosition(), connected=False, streaming=False)
+
+    def run(stop: threading.Event) -> None:
+        worker.position = CapturePosition(sessions=worker.position.sessions + 1, staged_lsn=Lsn(next(staged)))
+        if len(attempts) == 5:
+            stop.set()
+        raise Transient("staging_full", "no space left")
+
+    def no_delay(attempt: int) -> float:
+        attempts.append(attempt)
+        return 0.0
+
+    worker.run = run
+    monkeypatch.setattr("levada.runtime.stages.capture.reconnect_delay", no_delay)
+    capture = CaptureThread(cast(CaptureWorker, worker), Inbox())
+    capture.start()
+    until(lambda: len(attempts) == 6)
+    capture.stop()
+    assert attempts == [1, 2, 3, 4, 1, 2]

@@ -32,11 +32,38 @@ def converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
         if pa.types.is_string(kind):
             return _text(values)
         if any(of(values.type) and to(kind) for of, to in _EXACT):
-            return values.cast(kind)
+            return _exact(values, kind)
     except pa.ArrowInvalid:
         # Arrow's message contains the value.
         raise NoConversionError from None
     raise NoConversionError
+
+
+def _exact(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the values by Arrow's cast, where that returns them exactly or raises an error."""
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(values.type):
+        # Within 128 bits, Arrow does not notice each overflow.
+        return (
+            values.cast(pa.decimal256(_MOST_DIGITS, values.type.scale))
+            .cast(pa.decimal256(_MOST_DIGITS, kind.scale))
+            .cast(kind)
+        )
+    if pa.types.is_decimal(kind) and pa.types.is_string(values.type):
+        whole, scale = kind.precision - kind.scale, kind.scale
+        _require(pc.match_substring_regex(values, rf"^[+-]?0*\d{{0,{whole}}}(\.\d{{0,{scale}}}0*)?$"))
+        values = pc.replace_substring_regex(values, rf"(\.\d{{{scale}}})0+$", r"\1")
+    found = values.cast(kind)
+    if pa.types.is_floating(kind) and pa.types.is_string(values.type):
+        # PostgreSQL raises an error for what Arrow makes infinite or 0.
+        usual = pc.and_(pc.is_finite(found), pc.not_equal(found, pa.scalar(0, kind)))
+        _require(pc.or_(usual, pc.match_substring_regex(values, _NO_USUAL_FLOAT)))
+    return found
+
+
+def _require(fits: pa.Array) -> None:
+    """Raise `NoConversionError` if any is False."""
+    if not pc.all(fits, min_count=0).as_py():
+        raise NoConversionError
 
 
 def _text(values: pa.Array) -> pa.Array:
@@ -75,4 +102,8 @@ _EXACT: Final[Sequence[tuple[_Is, _Is]]] = (
     (pa.types.is_date, _is_naive),
     *((pa.types.is_string, to) for to in _PARSED),
 )
-"""The casts of Arrow that keep a value or raise ArrowInvalid."""
+"""The conversions that keep a value or raise an error."""
+_MOST_DIGITS: Final = 76
+"""The digits of Arrow's largest decimal."""
+_NO_USUAL_FLOAT: Final = r"(?i)^(nan|[+-]?(inf|infinity|0*\.?0*(e[+-]?\d+)?))$"
+"""The texts of NaN, the infinities and 0."""

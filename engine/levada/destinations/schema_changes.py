@@ -158,8 +158,8 @@ def unconvertible(schema: ReplicatedTableSchema) -> NeedsOperator:
         "kept_rows_unmovable",
         f"{schema.name}: a row that the source has deleted does not fit into the columns of the new copy, or has no"
         " column of its key",
-        hint="change these rows at the destination, or set deletes to Apply, which removes them. Then:"
-        f" {resync_command(schema.name)}",
+        hint="to keep these rows, rename the table at the destination, or change them so that they fit. Or set deletes"
+        f" to Apply, which removes them. Then: {resync_command(schema.name)}",
     )
 
 

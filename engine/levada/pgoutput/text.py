@@ -93,16 +93,16 @@ def _bool(values: Values, _: ColumnType) -> Decoded:
 
 
 _EXACT_DIGITS: Final = 38
-"""The digits after the scale up to which Arrow casts a text to a decimal exactly, or not at all.
+"""The digits up to which Arrow casts a text to a decimal exactly, or not at all.
 
-It divides by a power of ten for them, and 10^39 exceeds its 128 bits: a number with 39 of them becomes 0.
+It does not notice each number or power of ten that exceeds 128 bits.
 """
 
 
 def _decimal(values: Values, column: ColumnType) -> Decoded:
     """Decode numerics. A value that exceeds the precision and scale is refused, as NaN is."""
     try:
-        if values.length.max(initial=0) <= len("0.") + column.scale + _EXACT_DIGITS:
+        if _is_cast_exactly(values, column.scale):
             return Decoded(pc.cast(views(values), column.arrow))
     except pa.ArrowInvalid:
         pass
@@ -115,6 +115,19 @@ def _decimal(values: Values, column: ColumnType) -> Decoded:
     # Arrow refuses zeros after the scale, but only if it does not have the digits for them.
     texts = pc.replace_substring_regex(strings(values.where(~refused)), rf"(\.\d{{{column.scale}}})0+$", r"\1")
     return Decoded(cast(texts, column.arrow), values.refuse(refused))
+
+
+def _is_cast_exactly(values: Values, scale: int) -> bool:
+    """Return True if all numbers have so few digits, as they are and at the scale, that Arrow's cast is exact."""
+    longest = int(values.length.max(initial=0))
+    if longest <= _EXACT_DIGITS - scale:
+        return True
+    if longest > len("-.") + _EXACT_DIGITS:
+        return False
+    point = pc.find_substring(strings(values), ".").fill_null(0).to_numpy()
+    before = np.where(point < 0, values.length, point) - (values.first_bytes() == ord("-"))
+    after = np.where(point < 0, 0, values.length - point - 1)
+    return bool((before + np.maximum(after, scale)).max() <= _EXACT_DIGITS)
 
 
 def _exceeds(texts: pa.Array, column: ColumnType) -> pa.Array:

@@ -14,7 +14,7 @@ from levada.destinations.postgres.columns import HeldColumn
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.region import read_copy
 from levada.destinations.postgres.shadow_copy import ShadowCopy
-from levada.destinations.postgres.state import TableRow
+from levada.destinations.postgres.state import TableRow, find_relation
 from levada.destinations.postgres.types import held_shape
 from levada.destinations.schema_changes import unconvertible
 from levada.pgoutput.copybinary import CopyDecoder, select_list
@@ -29,8 +29,11 @@ def rows_left_out(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the table that the shadow copy lacks, in the columns of ``schema``.
 
-    Raise NeedsOperator ``kept_rows_unmovable`` if a value does not fit into its new type.
+    A table that was dropped or renamed has none. Raise NeedsOperator ``kept_rows_unmovable`` if a value does not fit
+    into its new type.
     """
+    if find_relation(connection, row.place) != row.relation:
+        return
     held = {c.attnum: c.name for c in row.layout.columns}
     copied = {c.attnum: c.name for c in copy.layout.columns}
     if not held.keys() >= set(schema.key):

@@ -6,24 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from levada import codes
 from levada.apply.carried_rows import carry_over
 from levada.copy.source_keys import SourceKeys, source_keys
-from levada.destinations.answers import require_flag
 from levada.destinations.interface import Destination
-from levada.errors import NeedsOperator
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.copies.copy_marks import CopyMarks
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.append_record import publication_names
 from levada.runtime.tables.kept_regions import add_gone_partitions, kept_region
+from levada.runtime.tables.places import require_no_kept_rows
 from levada.runtime.tables.publication_gaps import published_table
 from levada.runtime.tables.requests import CopySettings
 from levada.schema import TableTarget
 from levada.schema.metadata import at_source
 from levada.schema.storage import TableStorage
 from levada.stores.interface import PipelineStore
-from levada.values import Deletes, QualifiedTable, Watermark
+from levada.values import Deletes, Watermark
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +55,8 @@ class KeptRows:
         nothing_kept = (
             former is not None and former.deletes is Deletes.APPLY and kept_region(self.store, target.id) is None
         )
-        if not target.keeps_rows or nothing_kept or CopyMarks(self.store).has_no_copy(target.id):
-            return
-        find = self.destination.has_table
-        if require_flag(find(target), find):
-            raise _replaced(target.schema.name)
+        if not nothing_kept and not CopyMarks(self.store).has_no_copy(target.id):
+            require_no_kept_rows(self.destination, target)
 
     @contextmanager
     def _source_keys(self, target: TableTarget) -> Iterator[SourceKeys]:
@@ -72,14 +67,3 @@ class KeptRows:
             published = published_table(connection, names, target.id, schema.name)
         with source_keys(config.source, schema, published, config.limits.locks.wait_s) as keys:
             yield keys
-
-
-def _replaced(table: QualifiedTable) -> NeedsOperator:
-    return NeedsOperator(
-        codes.KEPT_ROWS_REPLACED,
-        f"a first copy of {table} would replace the table that is at the destination, with all rows that only that"
-        " one has, such as deleted ones",
-        hint="rename it at the destination, or set another destinationTable in the TableSync of the table. Or set"
-        " deletes: Apply and onPartitionGone: Delete in the TableSync, which removes these rows, until the table is"
-        f" Ready. Then: levada retry MANIFEST {table}",
-    )

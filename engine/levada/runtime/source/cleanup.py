@@ -130,7 +130,7 @@ def prepare_cleanup(
     slot = kept.slot if policy.slot is DeletionAction.DELETE else ""
     publication = kept.publication if policy.publication is DeletionAction.DELETE else ""
     told = tuple(line for line in (slot, publication) if line)
-    stays = tuple(retained(config, policy, kept))
+    stays = (*retained(config, policy, kept), *left_kept_rows(policy, tables))
     return Cleanup(config, store, steps, told, stays, waits=not kept.slot, opened=opened)
 
 
@@ -182,6 +182,16 @@ def retained(config: PipelineConfig, policy: DeletionPolicy, kept: Kept) -> Iter
     for field, action, what, exists in objects:
         if exists and action is DeletionAction.RETAIN:
             yield f"{what} (deletionPolicy.{field}: Retain)"
+
+
+def left_kept_rows(policy: DeletionPolicy, tables: CleanupTables) -> Iterator[str]:
+    """Yield a line about kept rows that stay at the destination, and that a later first copy does not replace."""
+    stay = policy.destination_tables is DeletionAction.RETAIN and policy.state is DeletionAction.DELETE
+    if stay and tables.keeping_rows:
+        yield (
+            f"the kept rows of {counted(tables.keeping_rows, 'table')}: a later Pipeline does not copy to these places"
+            " (kept_rows_replaced). It continues with them if slot and state of deletionPolicy are Retain"
+        )
 
 
 def plan(

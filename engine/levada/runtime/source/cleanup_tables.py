@@ -50,6 +50,11 @@ class CleanupTables:
         """True if the tables have a guard to remove."""
         return self._closed.guards
 
+    @property
+    def keeping_rows(self) -> int:
+        """The number of tables that keep rows which the source does not have."""
+        return sum(target.keeps_rows for target in self._targets)
+
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Open the destination for the block, unless there are no tables. Raise its error if it cannot be opened."""

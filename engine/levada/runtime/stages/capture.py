@@ -36,7 +36,7 @@ class CaptureThread:
         self._error: ErrorProgress | None = None
         self._connected_at = time.monotonic()
         self.attempts = 0
-        """Attempts in a row that failed before the stream was open. An attempt that opened it starts again at 1."""
+        """Attempts in a row that failed without staging anything. One that staged something starts again at 1."""
 
     @property
     def position(self) -> CapturePosition:
@@ -95,15 +95,16 @@ class CaptureThread:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            sessions = self.position.sessions
+            staged = self.position.staged_lsn
             try:
                 self._worker.run(self._stop)
                 self._error = None
                 return
             except Exception as error:
                 known = as_levada_error(error)
-                # A session that began counts as a success, because the source answered.
-                self.attempts = 1 if self.position.sessions > sessions else self.attempts + 1
+                # A stream that was open is no success yet. While staging has no room, the source would read the same
+                # WAL again twice a second.
+                self.attempts = 1 if self.position.staged_lsn > staged else self.attempts + 1
                 delay = reconnect_delay(self.attempts) if known.passes else None
                 self._error = _progress(known, self.attempts, delay)
                 # Without the hint, whose commands the log could not complete. The status has it.

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from levada import codes
-from levada.destinations.answers import perform
+from levada.destinations.answers import perform, require_flag
 from levada.destinations.collisions import Collision, Place, TargetName, find_later
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator
@@ -20,6 +20,7 @@ from levada.values import QualifiedTable, TableId
 
 if TYPE_CHECKING:
     from levada.postgres.catalog import StreamedTable
+    from levada.schema import TableTarget
     from levada.stores.interface import PipelineStore
 
 TargetNameOf = Callable[[QualifiedTable, QualifiedTable], TargetName | None]
@@ -30,7 +31,14 @@ MISPLACED: Final = frozenset({codes.DESTINATION_COLLISION, codes.DESTINATION_NAM
 
 
 _REPORTED: Final = 10
-_TAKEN: Final = frozenset({codes.TABLE_NOT_OURS, codes.DESTINATION_COLLISION, codes.DESTINATION_PRIVILEGE_MISSING})
+_TAKEN: Final = frozenset(
+    {
+        codes.TABLE_NOT_OURS,
+        codes.DESTINATION_COLLISION,
+        codes.DESTINATION_PRIVILEGE_MISSING,
+        codes.KEPT_ROWS_REPLACED,
+    }
+)
 """Codes that do not depend on what only a run creates at the destination."""
 
 
@@ -82,7 +90,7 @@ def check_sources(
 def taken_places(
     config: PipelineConfig, destination: Destination, names: Collection[QualifiedTable]
 ) -> Iterator[LevadaError]:
-    """Yield the first ten errors of new tables whose copies `Destination.check_place` refuses.
+    """Yield the first ten errors of new tables whose copies `Destination.check_place` refuses, or kept rows prevent.
 
     A table that stays locked for a second is not checked.
     """
@@ -95,12 +103,29 @@ def taken_places(
             try:
                 with destination_errors(type(destination), "check_place"):
                     perform(destination.check_place, target)
+                with destination_errors(type(destination), "has_table"):
+                    require_no_kept_rows(destination, target)
             except LevadaError as error:
                 if error.code in _TAKEN:
                     yield error
                     errors += 1
             if errors == _REPORTED:
                 return
+
+
+def require_no_kept_rows(destination: Destination, target: TableTarget) -> None:
+    """Raise NeedsOperator ``kept_rows_replaced`` if a first copy would replace a table that may have kept rows."""
+    find, table = destination.has_table, target.schema.name
+    if not target.keeps_rows or not require_flag(find(target), find):
+        return
+    raise NeedsOperator(
+        codes.KEPT_ROWS_REPLACED,
+        f"a first copy of {table} would replace the table that is at the destination, with all rows that only that"
+        " one has, such as deleted ones",
+        hint="rename it at the destination, or set another destinationTable in the TableSync of the table. Or set"
+        " deletes: Apply and onPartitionGone: Delete in the TableSync, which removes these rows, until the table is"
+        f" Ready. Then: levada retry MANIFEST {table}",
+    )
 
 
 def place_problems(
