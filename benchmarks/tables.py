@@ -37,7 +37,7 @@ _SETTLES_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is copied, and the changes a second that follow for some seconds, none with 0."""
+    """The tables to copy, and the changes a second that follow for some seconds, none with 0."""
 
     tables: int
     rows: int
