@@ -199,11 +199,14 @@ class PostgresStorage(Storage):
 
     @contextmanager
     def _lost_tables(self) -> Iterator[None]:
-        """Raise `state_lost` for a table of the store that does not exist."""
+        """Raise `state_lost` for a table of the store that does not exist any more.
+
+        Before the store was reached, it is another table: one that an application's event trigger looks for.
+        """
         try:
             yield
         except StatementRefused as error:
-            if error.code != codes.TABLE_MISSING:
+            if error.code != codes.TABLE_MISSING or not self._patience.reached:
                 raise
             raise self._lost(error.message.rpartition(": ")[2]) from error
 

@@ -73,6 +73,7 @@ NOT_COPIED_AGAIN: Final[Mapping[str, str]] = {
     codes.INTERNAL_ERROR: "the cause is not known",
     codes.KEPT_ROWS_MASKED: "a copy would remove the rows that are kept",
     codes.KEPT_ROWS_REPLACED: "a copy would remove the rows that are kept",
+    codes.KEPT_ROWS_UNMOVABLE: "another copy would meet the same rows",
     codes.MASKED_COLUMN_MISSING: "a copy could publish what should be masked",
     codes.MASK_COMMENT_REFUSED: _AT_SOURCE,
     codes.MASK_KEY_MISSING: "a copy needs the key too",
