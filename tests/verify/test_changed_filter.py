@@ -58,14 +58,14 @@ def assert_rows(shop: Replicated, condition: str) -> None:
 
 def test_only_rows_that_enter_or_leave_are_written(replicated: Replicated, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other rows keep their versions, so that nothing was copied. Changes of both kinds of rows follow."""
-    park = PhaseChanges.park_until_resync
+    found = PhaseChanges.found_gap
 
-    def parked(self: PhaseChanges, record: TableRecord, error: LevadaError) -> None:
+    def found_twice(self: PhaseChanges, record: TableRecord, error: LevadaError) -> None:
         # Capture looks at the catalog too, and may report the same filter once more.
-        park(self, record, error)
-        park(self, record, error)
+        found(self, record, error)
+        found(self, record, error)
 
-    monkeypatch.setattr(PhaseChanges, "park_until_resync", parked)
+    monkeypatch.setattr(PhaseChanges, "found_gap", found_twice)
     replicated.db.execute(*TABLE)
     replicated.start(include=where("v < 6"))
 

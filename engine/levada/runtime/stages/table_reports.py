@@ -47,7 +47,7 @@ class TableReports(Stage):
 
     def _table_failed(self, report: TableFailed) -> None:
         if (record := self._registry.tables.get(report.table)) is not None:
-            self._registry.phases.park_until_resync(record, report.error)
+            self._registry.phases.found_gap(record, report.error)
 
     def _table_altered(self, report: TableAltered | PartitionsCreated | PartitionsAltered) -> None:
         if (record := self._registry.tables.get(report.table)) is not None:

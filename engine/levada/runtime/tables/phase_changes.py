@@ -116,16 +116,21 @@ class PhaseChanges(Part):
         _log.error("table %s %s: %s [%s]", record.name, state, parked.reason, parked.code, exc_info=trace)
         self.enter(record, parked)
 
+    def found_gap(self, record: TableRecord, error: LevadaError) -> None:
+        """Park a table that may have missed changes, by a look at the catalog. Discovery and capture may report one."""
+        if error.code == codes.ROW_FILTER_CHANGED and awaits_comparison(record.phase):
+            # The comparison is made with the filter at its own LSN.
+            return
+        self.park_until_resync(record, error)
+
     def park_until_resync(self, record: TableRecord, error: LevadaError) -> None:
         """Park a table that missed changes. Only a resync repairs it, see `copied_again`.
 
         A table of which only the row filter is another one is compared with the source first.
         """
-        filtered = error.code == codes.ROW_FILTER_CHANGED
-        if needs_resync(record.phase) or (filtered and awaits_comparison(record.phase)):
-            # The comparison is made with the filter at its own LSN. An older look at the catalog may report it again.
+        if needs_resync(record.phase):
             return
-        if filtered and self._may_be_compared(record):
+        if error.code == codes.ROW_FILTER_CHANGED and self._may_be_compared(record):
             _log.warning("table %s is compared with the source: %s [%s]", record.name, error.message, error.code)
             solution = f"wait until it was compared with the source. To copy it instead: {resync_command(record.name)}"
             # Its staged changes are kept, because those after the comparison are applied.

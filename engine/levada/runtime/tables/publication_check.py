@@ -32,7 +32,7 @@ class PublicationCheck(Part):
         """Compare the publication with the membership that each copy has seen."""
         for table, gap in find_gaps(self._store, source.publication).items():
             if table in self._tables.records:
-                self._phases.park_until_resync(self._tables.records[table], gap)
+                self._phases.found_gap(self._tables.records[table], gap)
         self.waits = source.locked is not None
         self.log_incomplete(source.incomplete or source.locked)
         self._log_unidentified(frozenset(source.unidentified))
