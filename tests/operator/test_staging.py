@@ -127,6 +127,14 @@ def test_a_volume_with_staged_changes_is_not_left(written: dict[str, Any]) -> No
     assert reconcile(seen).apply == ()
 
 
+def test_a_claim_that_did_not_grow_may_have_its_former_size() -> None:
+    """The cluster refused the larger size, so the volume does not become smaller."""
+    live = _owned(volume(50)).bodies
+    claim = merge(dict(live[CLAIM]), {"spec": {"resources": {"requests": {"storage": "20Gi"}}}})
+    seen = running(owned=OwnedObjects({**live, CLAIM: claim}), body=pipeline(spec={"staging": volume(20)}))
+    assert accept(seen).condition.status
+
+
 @pytest.mark.parametrize("size", ["20Gi", "50Gi", "90Gi"])
 def test_a_claim_that_another_person_enlarged(size: str) -> None:
     """It stays as large as it is, and no request to make it smaller is sent. A larger size of the spec is applied."""

@@ -257,7 +257,7 @@ def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineMan
     if pipeline.spec.driver.token_secret_ref is not None and not observed.defaults.has_driver_token:
         return last, Condition("Accepted", False, "InvalidSpec", _NO_TOKEN + _kept_text(last))
     staging = decide_staging(observed, pipeline.spec.staging, None if last is None else last.spec.staging)
-    if last is not None and (lost := lost_by_change(last.spec.staging, staging)):
+    if last is not None and (lost := lost_by_change(observed, last.spec.staging, staging)):
         message = f"{lost}: make a new Pipeline, or set it back"
         return last, Condition("Accepted", False, "ImmutableChange", message + _kept_text(last))
     pipeline = with_staging(pipeline, staging)

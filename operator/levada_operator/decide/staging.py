@@ -35,12 +35,16 @@ def decide_staging(observed: Observed, written: Staging, last: Staging | None) -
     return Staging(scratch=True)
 
 
-def lost_by_change(last: Staging, new: Staging) -> str:
+def lost_by_change(observed: Observed, last: Staging, new: Staging) -> str:
     """Return why the change of the place loses staged changes, or cannot be made. An empty string if it can."""
     before, after = last.volume_claim, new.volume_claim
-    if before is not None and after is None:
+    if before is None:
+        return ""
+    if after is None:
         return "spec.staging: changes that are staged on the volume would be lost"
-    if before is not None and after is not None and after.size < before.size:
+    claim = observed.owned.get("PersistentVolumeClaim", staging_name(observed.pipeline.name))
+    # A claim that the cluster did not let grow has its former size, to which the spec may return.
+    if claim is not None and after.size < min(before.size, _requested(claim)):
         return "spec.staging.volumeClaim.size: a volume cannot become smaller"
     return ""
 
