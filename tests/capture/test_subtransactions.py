@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 
 from levada.capture.subtransactions import Subtransactions, without
+from levada.pgoutput import streamed
 
 
 def message(kind: str, xid: int, lsn: int = 0) -> bytes:
-    """A message of a block, as far as its kind, its subtransaction and its place count."""
+    """A message of a block, as far as its kind, its subtransaction and its place count. Descriptions have no place."""
+    lsn *= kind != "R"
     return b"w" + struct.pack("!QQQ", lsn, 0, 0) + kind.encode() + struct.pack("!I", xid)
 
 
@@ -33,6 +35,15 @@ def test_the_ranges_are_those_of_the_changes() -> None:
         assert (parts.ranges, parts.start_lsn, parts.is_known) == (((0, 5),), (9).to_bytes(8), True)
         assert parts.roll_back(4)
         assert (parts.ranges, parts.start_lsn) == (((0, 6),), None)
+
+
+def test_a_transaction_begins_with_what_was_not_rolled_back() -> None:
+    """A logical message counts as a change does, alone in its subtransaction too."""
+    parts = taken(("R", 1), ("M", 2), ("M", 1), ("I", 3), ("I", 1))
+    assert (parts.roll_back(2), parts.start_lsn) == (False, (3).to_bytes(8))
+    assert (parts.roll_back(3), parts.start_lsn) == (True, (3).to_bytes(8))
+    left = without([message(kind, xid, n + 1) for n, (kind, xid) in enumerate((("R", 2), ("I", 2), ("I", 1)))], {2})
+    assert streamed.first_lsn(left) == (3).to_bytes(8)
 
 
 def test_it_is_bounded() -> None:

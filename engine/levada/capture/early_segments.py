@@ -106,8 +106,6 @@ class _Open:
     decoder: Decoder
     versions: _Early
     writer: SegmentWriter | None
-    start_lsn: bytes | None = None
-    """The WAL position of the first change, as 8 bytes."""
     waiting: list[bytes] = field(default_factory=list)
     waiting_bytes: int = 0
     outline: list[bytes] = field(default_factory=list)
@@ -208,7 +206,6 @@ class EarlySegments:
             )
             self._open[xid] = _Open(xid, decoder, versions, writer, waiting=[_begin(messages[0], xid)])
         its = self._open[xid]
-        its.start_lsn = its.start_lsn or streamed.first_lsn(messages)
         if its.writer is None:
             return
         its.parts.add(messages)
@@ -280,12 +277,11 @@ class EarlySegments:
         return xid in self._open
 
     def start_lsn(self, xid: int) -> bytes | None:
-        """Return the WAL position of the first change of a transaction as 8 bytes.
+        """Return the WAL position of the first change or logical message of a transaction as 8 bytes.
 
-        Return None if all its changes were rolled back.
+        Return None if all of them were rolled back.
         """
-        its = self._open[xid]
-        return its.parts.start_lsn if its.rolled_back else its.start_lsn
+        return self._open[xid].parts.start_lsn
 
     def holds(self, ended: EndedTransaction, at: SnapshotId) -> bool:
         """Read the rest of the transaction. Return True if all rows mean at ``at`` what they meant when decoded."""

@@ -29,9 +29,11 @@ class Subtransactions:
 
     def __init__(self, *, most_runs: int = 10_000, most_rolled_back: int = 1000) -> None:
         self._most_runs, self._most_rolled_back = most_runs, most_rolled_back
-        self._runs: list[tuple[int, bytes, bytes | None]] = []
-        """The ordinal of the first change of each run, its subtransaction, and its WAL position as 8 bytes."""
-        self._seen: set[bytes] = set()
+        self._runs: list[tuple[int, bytes]] = []
+        """The ordinal of the first change of each run, and its subtransaction."""
+        self._changed: set[bytes] = set()
+        self._starts: dict[bytes, bytes] = {}
+        """The WAL position of the first change or logical message of each subtransaction, as 8 bytes, in order."""
         self._rolled_back: set[bytes] = set()
         self.changes = 0
         """The number of changes so far."""
@@ -54,17 +56,17 @@ class Subtransactions:
         its = xid.to_bytes(4)
         if len(self._runs) == self._most_runs:
             self.is_known = False
-        if its not in self._seen:
+        if its not in self._starts:
             return False
         self._rolled_back.add(its)
         self.is_known = self.is_known and len(self._rolled_back) <= self._most_rolled_back
-        return True
+        return its in self._changed
 
     @property
     def ranges(self) -> Ranges:
         """The ordinals of the changes that were rolled back."""
         found: list[tuple[int, int]] = []
-        for first, end, its, _ in self._bounded():
+        for first, end, its in self._bounded():
             if its not in self._rolled_back:
                 continue
             if found and found[-1][1] == first:
@@ -75,23 +77,29 @@ class Subtransactions:
 
     @property
     def start_lsn(self) -> bytes | None:
-        """The WAL position of the first change that was not rolled back, as 8 bytes, or None if there is none."""
-        return next((lsn for _, _, its, lsn in self._bounded() if its not in self._rolled_back), None)
+        """The WAL position of the first change or logical message that was not rolled back, as 8 bytes.
 
-    def _bounded(self) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-        ends = [first for first, _, _ in self._runs[1:]] + [self.changes]
-        for (first, its, lsn), end in zip(self._runs, ends, strict=True):
-            yield first, end, its, lsn
+        None if there is none.
+        """
+        return next((lsn for its, lsn in self._starts.items() if its not in self._rolled_back), None)
+
+    def _bounded(self) -> Iterator[tuple[int, int, bytes]]:
+        ends = [first for first, _ in self._runs[1:]] + [self.changes]
+        for (first, its), end in zip(self._runs, ends, strict=True):
+            yield first, end, its
 
     def _extend(self, messages: Sequence[bytes]) -> None:
         """Take messages of one subtransaction, or of any once there are too many runs."""
+        its = _subtransaction(messages[0])
+        if len(self._runs) < self._most_runs and its not in self._starts and (lsn := streamed.first_lsn(messages)):
+            self._starts[its] = lsn
         counted = [m for m in messages if m[HEADER] in COUNTED]
         if not counted:
             return
         its = _subtransaction(counted[0])
         if (not self._runs or self._runs[-1][1] != its) and len(self._runs) < self._most_runs:
-            self._runs.append((self.changes, its, streamed.first_lsn(counted)))
-            self._seen.add(its)
+            self._runs.append((self.changes, its))
+            self._changed.add(its)
         self.changes += len(counted)
 
 
@@ -103,12 +111,14 @@ def without(messages: Sequence[bytes], rolled_back: frozenset[int] | set[int]) -
     """Return the messages without changes of these subtransactions.
 
     The descriptions of relations stay, because the server sends each once. A message that means nothing (ORIGIN) is in
-    place of changes after one, so that it does not look like the description of a partition of the next relation.
+    place of changes after one, so that it does not look like the description of a partition of the next relation. It
+    has no WAL position, so that the transaction does not begin with it.
     """
     kept: list[bytes] = []
     for message in messages:
         if message[HEADER] == streamed.RELATION or streamed.subtransaction(message) not in rolled_back:
             kept.append(message)
         elif kept and kept[-1][HEADER] == streamed.RELATION:
-            kept.append(message[:HEADER] + b"O" + _subtransaction(message) + bytes(8) + b"\0")
+            header = message[:1] + bytes(8) + message[9:HEADER]
+            kept.append(header + b"O" + _subtransaction(message) + bytes(8) + b"\0")
     return kept
