@@ -45,7 +45,7 @@ def run(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProce
 
 def render(tmp_path: Path, values: dict[str, Any] | None = None, *options: str) -> list[dict[str, Any]]:
     """Return the objects of a release ``levada`` in the namespace ``levada-system``, hooks among them."""
-    return [body for body in yaml.safe_load_all(template(tmp_path, values, *options).stdout) if body]
+    return [body for body in yaml.load_all(template(tmp_path, values, *options).stdout, yaml.CSafeLoader) if body]
 
 
 def template(

@@ -108,7 +108,7 @@ def test_a_spread_constraint_counts_the_operators_pods(tmp_path: Path) -> None:
 def test_long_names_fit(tmp_path: Path) -> None:
     """The longest name that Helm takes for a release still gives names that Kubernetes takes."""
     place = ("a" * 53, CHART, "--namespace", "levada-system", "--set", "metrics.serviceMonitor.enabled=true")
-    for body in yaml.safe_load_all(run("template", *place).stdout):
+    for body in yaml.load_all(run("template", *place).stdout, yaml.CSafeLoader):
         if body:
             assert len(body["metadata"]["name"]) <= 63
 
