@@ -85,8 +85,9 @@ _THREE: Table = {1: ("id", _INT), 2: ("a", 25), 3: ("b", _INT)}
         (_THREE | {4: ("z", _INT)}, _THREE | {4: ("y", _INT), 5: ("z", _INT)}, {4, 5}),
         # Renamed and dropped, then added with that name.
         ({1: ("id", _INT), 2: ("b", 25), 3: ("a", _INT)}, {1: ("id", _INT), 2: ("b", 25), 4: ("a", _INT)}, {2, 3, 4}),
-        # Dropped and added again, then renamed.
+        # Dropped and added again, then renamed, in one transaction with the row and in three.
         ({1: ("id", _INT), 2: ("a", 25), 4: ("b", _INT)}, {1: ("id", _INT), 2: ("a", 25), 4: ("c", _INT)}, {3, 4}),
+        ({1: ("id", _INT), 2: ("a", 25), 4: ("b", _INT)}, {1: ("id", _INT), 2: ("a", 25), 4: ("c", _INT)}, {4}),
     ],
 )
 def test_a_name_that_another_column_had_is_not_guessed(now: Table, after: Table, newer: set[int]) -> None:

@@ -55,10 +55,10 @@ def identify_columns(
     newer = read_newer()
     left, stayed = sorted(set(newer).difference(found)), earlier.keys() & later.keys()
     for column, attnum in zip(relation, found, strict=True):
-        if attnum in stayed or attnum not in newer:
+        if attnum in stayed or (attnum in later and attnum not in newer):
             continue
         # Either the column was added since, and one with a smaller attnum may have had its name before it was dropped
-        # or renamed. Or it was dropped since, and one that was added then may have had its name before it was renamed.
+        # or renamed. Or it is dropped, and one that was added then may have had its name before it was renamed.
         low = max((a for a in found if a in stayed and a < attnum), default=0)
         high = min((a for a in found if a in stayed and a > attnum), default=left[-1] + 1 if left else 0)
         others = [a for a in left if (low < a < attnum if attnum in later else attnum < a < high and a in later)]
