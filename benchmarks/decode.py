@@ -41,7 +41,7 @@ class FixedSchema:
     def __init__(self, schema: ReplicatedTableSchema) -> None:
         self._schema = schema
 
-    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+    def relation(self, relation: Relation, at: SnapshotId, xid: int) -> ReplicatedTableSchema | None:
         return self._schema
 
     def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:

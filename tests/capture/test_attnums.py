@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from levada.capture.attnums import match_columns
+from levada.capture.attnums import identify_columns, match_columns
 from levada.pgoutput.messages import RelationColumn
 from levada.schema import Column, ColumnType, Kind
 
@@ -70,6 +70,56 @@ def test_what_can_be_told_is_told(before: Table, now: Table, after: Table) -> No
 def test_what_cannot_be_told_is_not_guessed(before: Table, now: Table, after: Table) -> None:
     """Two stories that are as likely give no answer."""
     assert match_columns(relation(now), columns(before), columns(after)) is None
+
+
+_INT = 23
+_THREE: Table = {1: ("id", _INT), 2: ("a", 25), 3: ("b", _INT)}
+
+
+@pytest.mark.parametrize(
+    ("now", "after", "newer"),
+    [
+        # Added and dropped, then added again with the same name, which the row does not have yet.
+        (_THREE | {4: ("z", _INT)}, _THREE | {5: ("z", _INT)}, {4, 5}),
+        # Added and renamed, then another one added with its name.
+        (_THREE | {4: ("z", _INT)}, _THREE | {4: ("y", _INT), 5: ("z", _INT)}, {4, 5}),
+        # Renamed and dropped, then added with that name.
+        ({1: ("id", _INT), 2: ("b", 25), 3: ("a", _INT)}, {1: ("id", _INT), 2: ("b", 25), 4: ("a", _INT)}, {2, 3, 4}),
+        # Dropped and added again, then renamed, in one transaction with the row and in three.
+        ({1: ("id", _INT), 2: ("a", 25), 4: ("b", _INT)}, {1: ("id", _INT), 2: ("a", 25), 4: ("c", _INT)}, {3, 4}),
+        ({1: ("id", _INT), 2: ("a", 25), 4: ("b", _INT)}, {1: ("id", _INT), 2: ("a", 25), 4: ("c", _INT)}, {4}),
+    ],
+)
+def test_a_name_that_another_column_had_is_not_guessed(now: Table, after: Table, newer: set[int]) -> None:
+    """A row's column is not taken for another one of its name, if the catalog has changed since the row."""
+    before = columns(_THREE)
+    assert match_columns(relation(now), before, columns(after)) not in (None, tuple(sorted(now)))
+    assert identify_columns(relation(now), before, columns(after), lambda: newer) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "newer"),
+    [
+        # A column is dropped and another one added, before the transaction of the row or of another type.
+        ({1: ("id", _INT), 2: ("a", 25), 4: ("c", _INT)}, set()),
+        ({1: ("id", _INT), 2: ("a", 25), 4: ("c", 25)}, {3, 4}),
+        # The dropped column was before one that is still there.
+        ({1: ("id", _INT), 3: ("b", _INT), 4: ("c", 25)}, {2, 4}),
+    ],
+)
+def test_a_column_is_found_if_no_other_may_have_had_its_name(now: Table, newer: set[int]) -> None:
+    """A column that is added after another one was dropped is found, so that no copy is needed."""
+    assert identify_columns(relation(now), columns(_THREE), columns(now), lambda: newer) == tuple(sorted(now))
+
+
+def test_the_catalog_is_read_only_for_an_added_column() -> None:
+    """A RELATION without an added column needs no second query of the catalog."""
+
+    def fail() -> set[int]:
+        pytest.fail("read")
+
+    for after in (_THREE, {1: ("id", _INT), 3: ("c", _INT)}):
+        assert identify_columns(relation(after), columns(_THREE), columns(after), fail) == tuple(after)
 
 
 @given(

@@ -25,7 +25,7 @@ from levada.values import Lsn, OnUnrepresentable, QualifiedTable, SnapshotId, Ta
 TABLE = TableId(16400)
 NAME = QualifiedTable("public", "orders")
 BIGINT, TEXT, NUMERIC = 20, 25, 1700
-COPY, COMMIT = SnapshotId(5), SnapshotId(100)
+COPY, COMMIT, XID = SnapshotId(5), SnapshotId(100), 700
 
 
 def column(attnum: int, name: str, type_oid: int = TEXT, typmod: int = -1) -> Column:
@@ -100,6 +100,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
     made.store.next_epoch()
     monkeypatch.setattr(announcements, "read_ddl_seal", lambda connection: made.seal)
     monkeypatch.setattr(source_catalog, "describe_without_waiting", made.describe)
+    monkeypatch.setattr(source_catalog, "read_newer_columns", lambda *_: frozenset())
     monkeypatch.setattr(source_catalog, "read_state", lambda *_: PublicationState("levada", None, {}, {}))
     return made
 
@@ -115,8 +116,8 @@ def test_a_replay_begins_with_the_version_before_the_transaction(catalog: Catalo
     catalog.columns, catalog.seal = (ID, NOTE), DdlSeal(b"", Lsn(0))
     catalog.keep(version(ID), version(ID, NOTE, at=COMMIT))
     resolver = catalog.resolver()
-    assert resolver.relation(relation(ID), COMMIT) == version(ID)
-    assert resolver.relation(relation(ID, NOTE), COMMIT) == version(ID, NOTE, at=COMMIT)
+    assert resolver.relation(relation(ID), COMMIT, XID) == version(ID)
+    assert resolver.relation(relation(ID, NOTE), COMMIT, XID) == version(ID, NOTE, at=COMMIT)
     assert catalog.kept == [COPY, COMMIT]
 
 
@@ -125,7 +126,7 @@ def test_another_precision_is_another_version(catalog: Catalog) -> None:
     before, after = column(2, "price", NUMERIC, (5 << 16 | 2) + 4), column(2, "price", NUMERIC, (9 << 16 | 4) + 4)
     catalog.columns = ID, after
     catalog.keep(version(ID, before))
-    found = catalog.resolver().relation(relation(ID, after), COMMIT)
+    found = catalog.resolver().relation(relation(ID, after), COMMIT, XID)
     assert found is not None
     assert (found.by_attnum[2].type.precision, found.by_attnum[2].type.scale) == (9, 4)
     assert catalog.kept == [COPY, COMMIT]
@@ -136,8 +137,8 @@ def test_versions_of_one_transaction_have_different_numbers(catalog: Catalog) ->
     catalog.columns = ID, NOTE, column(3, "extra")
     catalog.keep(version(ID))
     resolver = catalog.resolver()
-    assert names(resolver.relation(relation(ID, NOTE), COMMIT)) == ["id", "note"]
-    assert names(resolver.relation(relation(*catalog.columns), COMMIT)) == ["id", "note", "extra"]
+    assert names(resolver.relation(relation(ID, NOTE), COMMIT, XID)) == ["id", "note"]
+    assert names(resolver.relation(relation(*catalog.columns), COMMIT, XID)) == ["id", "note", "extra"]
     assert catalog.kept == [COPY, COMMIT, COMMIT + 1]
 
 
@@ -145,7 +146,7 @@ def test_a_relation_from_before_the_trigger_is_compared_with_the_catalog(catalog
     """A column that was dropped and added again looks the same, and has another attnum."""
     catalog.columns, catalog.seal = (ID, column(3, "note")), DdlSeal(b"", Lsn(COMMIT + 1))
     catalog.keep(version(ID, NOTE))
-    found = catalog.resolver().relation(relation(ID, NOTE), COMMIT)
+    found = catalog.resolver().relation(relation(ID, NOTE), COMMIT, XID)
     assert found is None
     assert [e.code for e in catalog.failed] == ["schema_change_ambiguous"]
 
@@ -154,7 +155,7 @@ def test_a_relation_after_the_trigger_is_trusted(catalog: Catalog) -> None:
     """Every ALTER TABLE would have been announced, so the catalog may be ahead."""
     catalog.columns, catalog.seal = (ID, column(3, "note")), DdlSeal(b"", Lsn(COMMIT))
     catalog.keep(version(ID, NOTE))
-    assert catalog.resolver().relation(relation(ID, NOTE), COMMIT) == version(ID, NOTE)
+    assert catalog.resolver().relation(relation(ID, NOTE), COMMIT, XID) == version(ID, NOTE)
 
 
 def test_a_table_keeps_its_excluded_columns_until_others_are_set(catalog: Catalog) -> None:
@@ -163,7 +164,7 @@ def test_a_table_keeps_its_excluded_columns_until_others_are_set(catalog: Catalo
     catalog.columns = ID, NOTE, column(3, "secret")
     catalog.keep(version(ID, NOTE, excluded=(secret,)))
     resolver = catalog.resolver(column_choice=lambda table: ColumnChoice(frozenset({"note"})))
-    assert names(resolver.relation(relation(*catalog.columns), COMMIT)) == ["id", "note"]
+    assert names(resolver.relation(relation(*catalog.columns), COMMIT, XID)) == ["id", "note"]
     resolver.begin_session()
     resolver.choose_columns(TABLE, ColumnChoice(frozenset({"note"})))
-    assert names(resolver.relation(relation(*catalog.columns), SnapshotId(200))) == ["id", "secret"]
+    assert names(resolver.relation(relation(*catalog.columns), SnapshotId(200), XID)) == ["id", "secret"]

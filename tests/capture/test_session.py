@@ -39,7 +39,7 @@ class Versions:
     def __init__(self) -> None:
         self.tables: dict[TableId, ReplicatedTableSchema] = {}
 
-    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+    def relation(self, relation: Relation, at: SnapshotId, xid: int) -> ReplicatedTableSchema | None:
         """Return the version of the first RELATION, in every transaction."""
         if relation.oid not in self.tables:
             columns = tuple(

@@ -34,7 +34,7 @@ _NAMES: Final = frozenset({
 _COLUMNS: Final = frozenset({
     "add column", "add filled column", "add two columns", "drop column", "drop and add column", "rename column",
     "swap columns", "drop type", "add computed column", "add identity column", "retype column", "widen column",
-    "key of a new column", "table again",
+    "key of a new column", "table again", "column again",
 })  # fmt: skip
 CAUSES: Final = {
     "table_rewritten": _VALUES | {"rewrite"},
@@ -57,7 +57,7 @@ CAUSES: Final = {
     "partition_type_unsupported": _VALUES,
     "partition_value_unrepresentable": frozenset({"insert", "insert many", "copy", "upsert", "update", "merge"}),
     "table_renamed": frozenset({"rename schema", "rename table", "set schema", "rename chain"}),
-    "ambiguous_columns": _COLUMNS | {"create table", "inheritance"},
+    "ambiguous_columns": _COLUMNS | {"create table", "create partitioned table", "inheritance"},
 }
 _WITHOUT_TRIGGER: Final = {
     "table_rewritten": frozenset({"truncate", "truncate partition", "persistence"}),

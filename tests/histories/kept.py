@@ -184,6 +184,21 @@ RETURNING: Final = (
         "UPDATE {s}.t1 SET c1 = 'as a partition' WHERE k1 > 20",
         "ALTER TABLE {s}.t1 DETACH PARTITION {s}.loose",
     ),
+    # A column gets the name of one that was dropped, renamed, or added meanwhile.
+    *(
+        _history(
+            (("create table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY, a text, b int)", ""), _ROWS),
+            (("column again", statements, _TABLE),),
+        )
+        for statements in (
+            "ALTER TABLE {s}.t1 ADD COLUMN z int; UPDATE {s}.t1 SET z = 1 WHERE k1 = 1;"
+            " ALTER TABLE {s}.t1 DROP COLUMN z; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7",
+            "ALTER TABLE {s}.t1 ADD COLUMN z int; UPDATE {s}.t1 SET z = 1 WHERE k1 = 1;"
+            " ALTER TABLE {s}.t1 RENAME COLUMN z TO y; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7",
+            "ALTER TABLE {s}.t1 DROP COLUMN b; ALTER TABLE {s}.t1 ADD COLUMN b int DEFAULT 7;"
+            " UPDATE {s}.t1 SET b = 1 WHERE k1 = 1; ALTER TABLE {s}.t1 RENAME COLUMN b TO c",
+        )
+    ),
     # Rows that no key keeps apart are written while a table has none.
     _history(
         (_KEYED, _ROWS, ("replica identity", "ALTER TABLE {s}.t1 REPLICA IDENTITY FULL", _TABLE)),
@@ -197,4 +212,4 @@ RETURNING: Final = (
         ),
     ),
 )
-"""Histories in which a partition or a key leaves its table for a moment. They are played without the event trigger."""
+"""Histories in which a partition, a key or a column leaves its table for a moment, without the event trigger."""

@@ -40,6 +40,22 @@ def table_again(draw: Draw) -> Made:
     return table, ["; ".join(steps)] if draw.odds(0.7) else steps
 
 
+@statement("column again", 2)
+def column_again(draw: Draw) -> Made:
+    """Add a column and write it, drop or rename it, and add another one of its name, together or in steps."""
+    table = draw.table(lambda t: t.kind == "r" and not t.parent and bool(t.key))
+    name, alter = draw.new("c"), f"ALTER TABLE {table.sql}"
+    dropped = draw.odds(0.2) and [c for c in table.others if c.type == "integer" and not c.generated]
+    first = f"{alter} DROP COLUMN {quoted(draw.one(dropped).name)}, ADD COLUMN {name} int" if dropped else ""
+    steps = [
+        first or f"{alter} ADD COLUMN {name} int",
+        f"UPDATE {table.sql} SET {name} = 1",
+        draw.one((f"{alter} DROP COLUMN {name}", f"{alter} RENAME COLUMN {name} TO {name}_old")),
+        f"{alter} ADD COLUMN {name} int DEFAULT {draw.one((7, 8))}",
+    ]
+    return table, ["; ".join(steps)] if draw.odds(0.5) else steps
+
+
 @statement("key for a while", 3)
 def key_for_a_while(draw: Draw) -> Made:
     """Drop the key of a table, often under FULL, write a second row of a key, delete one of both, add the key again."""

@@ -23,7 +23,7 @@ def test_no_oracle_refutes_a_history(start_postgres: StartPostgres, own_process:
 
 
 def test_partitions_and_keys_return_without_the_event_trigger(start_postgres: StartPostgres, own_process: None) -> None:
-    """A table is equal after partitions or its key left it for a moment, also if only two looks at it show that."""
+    """A table is equal after partitions, its key or a column left it for a moment, also if only two looks show that."""
     with start_postgres() as server:
         form = Form(server=_major_version(server.uri()), destination="postgres", trigger=False, resync=True)
         with world(server, form) as made:

@@ -40,7 +40,7 @@ class Resolver:
     def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
         self.leaves.append((leaf, root))
 
-    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+    def relation(self, relation: Relation, at: SnapshotId, xid: int) -> ReplicatedTableSchema | None:
         self.seen.append((relation, at))
         return self.schemas.get(relation.oid)
 
@@ -62,7 +62,7 @@ class Resolver:
 class Versions:
     """A resolver that makes a version of every RELATION, with the column's position as its attnum."""
 
-    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+    def relation(self, relation: Relation, at: SnapshotId, xid: int) -> ReplicatedTableSchema | None:
         columns = tuple(
             Column(k, c.name, resolve_type(c.type_oid, c.typmod), str(c.type_oid), c.type_oid, c.typmod)
             for k, c in enumerate(relation.columns, 1)

@@ -162,13 +162,21 @@ def test_a_table_that_parks_again_and_again_is_held(ready: bool, copies: int) ->
 
 
 def test_a_refused_copy_costs_nothing() -> None:
-    """Until its cause is gone it is tried again, ever more seldom."""
+    """Until its cause is gone it is tried again, ever more seldom, for however long. Then the copies are counted."""
     made, now = Copies(), NOW
-    for _ in range(10):
+    for _ in range(2000):
         made.park("partition_identity")
         assert made.copy(now, ready=False)
         made.record.copy.finished = None
+        made.own.is_due(made.record, now)
+        error = made.own.error(made.record)
+        assert error is not None
+        assert error.next_retry is not None
+        assert "not copied again by itself" not in error.solution
         now += timedelta(minutes=11)
+    assert made.copy(now)
+    made.park("partition_identity")
+    assert made.copy(now + timedelta(minutes=11)), "one copy in a row"
 
 
 def test_a_large_table_waits_for_an_approval() -> None:

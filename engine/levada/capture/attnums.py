@@ -3,12 +3,13 @@
 A RELATION message has names and types in attnum order, but no attnums. Two states of the table are known: the version
 before the message, and the catalog, which is read later. Columns may have been renamed, dropped, added or retyped
 between the two. The assignment with the fewest such steps wins. If several need equally few, there is no result,
-because a guess could write values into the wrong column.
+because a guess could write values into the wrong column. Nor is there one if the catalog has changed since the message
+so that a column may have had the name of another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -33,6 +34,42 @@ class _Best:
 
     def plus(self, cost: int, attnum: int | None = None) -> _Best:
         return _Best(self.cost + cost, self.count, self.attnums if attnum is None else (self.attnums, attnum))
+
+
+def identify_columns(
+    relation: Sequence[RelationColumn],
+    before: Iterable[KnownColumn],
+    after: Iterable[KnownColumn],
+    read_newer: Callable[[], Collection[int]],
+) -> tuple[int, ...] | None:
+    """Return the attnum of each column, or None if another column may have had its name.
+
+    ``before`` and ``after`` are as for `match_columns`. ``read_newer`` returns the attnums, also of dropped columns,
+    whose rows in the catalog were written by the RELATION's transaction or by a later one. It is called only if a
+    column was added since ``before``.
+    """
+    earlier, later = {c.attnum: c for c in before}, {c.attnum: c for c in after}
+    found = match_columns(relation, earlier.values(), later.values())
+    if found is None or not earlier or later.keys() <= earlier.keys():
+        return found
+    newer = read_newer()
+    left, stayed = sorted(set(newer).difference(found)), earlier.keys() & later.keys()
+    for column, attnum in zip(relation, found, strict=True):
+        if attnum in stayed or (attnum in later and attnum not in newer):
+            continue
+        # Either the column was added since, and one with a smaller attnum may have had its name before it was dropped
+        # or renamed. Or it is dropped, and one that was added then may have had its name before it was renamed.
+        low = max((a for a in found if a in stayed and a < attnum), default=0)
+        high = min((a for a in found if a in stayed and a > attnum), default=left[-1] + 1 if left else 0)
+        others = [a for a in left if (low < a < attnum if attnum in later else attnum < a < high and a in later)]
+        if any(_may_be(column, earlier.get(a) or later.get(a)) for a in others):
+            return None
+    return found
+
+
+def _may_be(column: RelationColumn, known: KnownColumn | None) -> bool:
+    """Return True if a column of the message may be a known one under another name. Dropped ones may be unknown."""
+    return known is None or (column.type_oid, column.typmod) == (known.type_oid, known.typmod)
 
 
 def match_columns(

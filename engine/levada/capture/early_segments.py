@@ -79,7 +79,7 @@ class _Early(SchemaResolver):
         self._versions = versions
         self.found: dict[TableId, tuple[Relation, ReplicatedTableSchema | None]] = {}
 
-    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+    def relation(self, relation: Relation, at: SnapshotId, xid: int) -> ReplicatedTableSchema | None:
         schema = self._versions.known_version(relation, at)
         if self.found.setdefault(relation.oid, (relation, schema)) != (relation, schema):
             raise UnknownVersionError

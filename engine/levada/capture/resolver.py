@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from levada.capture.alterations import Alterations
 from levada.capture.announcements import Announcements
-from levada.capture.attnums import match_columns
+from levada.capture.attnums import identify_columns
 from levada.capture.column_marks import ColumnMarks
 from levada.capture.early_segments import UnknownVersionError
 from levada.capture.host import CaptureHost, ErrorOf
@@ -129,7 +129,7 @@ class TableResolver(SchemaResolver):
         self._announcements.release()
         self._catalog.close()
 
-    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+    def relation(self, relation: Relation, at: SnapshotId, xid: int) -> ReplicatedTableSchema | None:
         """Return the version of the rows that follow, or None if the table is not selected or has failed."""
         table = relation.oid
         if relation.schema == SEAL_SCHEMA:
@@ -141,7 +141,7 @@ class TableResolver(SchemaResolver):
             # Within a session, the server sends a second RELATION only after the table's catalog entry has changed.
             self._host.catalog_changed()
         with self._of_one_table(table, relation.table, at):
-            return self._relation_version(relation, before, at)
+            return self._relation_version(relation, before, at, xid)
         return None
 
     def known_version(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
@@ -335,7 +335,7 @@ class TableResolver(SchemaResolver):
         return self._current.get(table) or self._store.get_table_schema(table, SnapshotId(at - 1))
 
     def _relation_version(
-        self, relation: Relation, before: ReplicatedTableSchema | None, at: SnapshotId
+        self, relation: Relation, before: ReplicatedTableSchema | None, at: SnapshotId, xid: int
     ) -> ReplicatedTableSchema:
         name = before.name if before is not None else relation.table
         choice = self._choice(relation.oid, name, before)
@@ -351,7 +351,8 @@ class TableResolver(SchemaResolver):
         description = None if found is None else found.with_generated({c.name for c in relation.columns})
         choice = self._commented(relation.oid, choice)
         now = self._published(before, description)
-        attnums = match_columns(relation.columns, () if before is None else all_columns(before), now)
+        known, newer = () if before is None else all_columns(before), partial(self._catalog.newer, relation.oid, xid)
+        attnums = identify_columns(relation.columns, known, now, newer)
         if attnums is None:
             raise ambiguous(name)
         by_attnum = dict(zip(attnums, relation.columns, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,7 +11,7 @@ import psycopg
 from levada import codes
 from levada.errors import NeedsOperator
 from levada.postgres.append_publication import PublicationNames, read_state
-from levada.postgres.catalog import describe_without_waiting
+from levada.postgres.catalog import describe_without_waiting, read_newer_columns
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.description import TableDescription
 from levada.postgres.generated_columns import as_streamed
@@ -45,6 +46,10 @@ class SourceCatalog:
             if error.code != codes.TABLE_MISSING:
                 raise
             return None
+
+    def newer(self, table: TableId, xid: int) -> Collection[int]:
+        """Return the attnums of a table that a transaction or a later one has changed, see `read_newer_columns`."""
+        return read_newer_columns(self.connected(), table, xid)
 
     def as_streamed(self, description: TableDescription) -> TableDescription:
         """Return a definition with the generated columns that the publication streams now."""

@@ -40,11 +40,12 @@ from levada.values import Lsn, SnapshotId, TableId, Witness
 class SchemaResolver(Protocol):
     """The source of schema versions for the stream's rows. Its methods are called in the stream's order."""
 
-    def relation(self, relation: Relation, at: SnapshotId) -> ReplicatedTableSchema | None:
+    def relation(self, relation: Relation, at: SnapshotId, xid: int) -> ReplicatedTableSchema | None:
         """Return the schema version of rows after this RELATION, or None if the table is not replicated.
 
-        ``at`` is the commit LSN of the transaction. If a new version begins here, its ``snapshot_id`` is ``at``. Then a
-        `RelationChange` is emitted even if it is the first version of the table in this session.
+        ``at`` is the commit LSN of the transaction, and ``xid`` its ID. If a new version begins here, its
+        ``snapshot_id`` is ``at``. Then a `RelationChange` is emitted even if it is the first version of the table in
+        this session.
         """
 
     def leaf(self, leaf: TableId, root: TableId, at: SnapshotId, xid: int) -> None:
@@ -224,7 +225,7 @@ class Decoder:
             self._report_leaves()
         else:
             self._leaves.append((relation.oid, root, at, of.xid(message)))
-        schema = self._resolver.relation(relation, at)
+        schema = self._resolver.relation(relation, at, of.xid(message))
         self._bindings[relation.oid] = _Binding(relation.columns, schema)
         if schema is not None:
             yield from self._announced(of, message, schema, at)

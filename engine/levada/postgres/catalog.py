@@ -328,6 +328,19 @@ def read_table_descriptions(
 
 
 @source_errors("reading the columns of a table")
+def read_newer_columns(conn: psycopg.Connection[Any], table: TableId, xid: int) -> frozenset[int]:
+    """Return the attnums whose rows in the catalog have the transaction ``xid`` or a later one, dropped ones included.
+
+    PostgreSQL writes the row of a column again when it is renamed, retyped or dropped. IDs of transactions wrap.
+    """
+    query = (
+        "SELECT attnum FROM pg_catalog.pg_attribute WHERE attrelid = %s AND attnum > 0"
+        " AND ((xmin::text::bigint - %s) & 4294967295) < 2147483648"
+    )
+    return frozenset(int(attnum) for (attnum,) in conn.execute(query, [table, xid]))
+
+
+@source_errors("reading the columns of a table")
 def read_column_names(conn: psycopg.Connection[Any], table: TableId) -> Mapping[int, str]:
     """Return the names of the table's columns by attnum, empty if there is no such table."""
     query = "SELECT attnum, attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"

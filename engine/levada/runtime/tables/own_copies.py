@@ -51,7 +51,8 @@ def hold_reason(own: OwnCopy, config: PipelineConfig, size: int | None, *, unrea
 
 def due_at(own: OwnCopy, config: PipelineConfig) -> datetime | None:
     """Return the time of the next copy, None if it is due now."""
-    return own.at + timedelta(seconds=config.retries.delay(own.copies)) if own.copies and own.at is not None else None
+    attempts = own.copies + own.refused
+    return own.at + timedelta(seconds=config.retries.delay(attempts)) if attempts and own.at is not None else None
 
 
 class OwnCopies:
@@ -106,9 +107,11 @@ class OwnCopies:
         phase, own = record.phase, record.own
         assert isinstance(phase, Errored)
         # An attempt that was refused before it read anything costs nothing, and only waits longer.
-        failed = own.failed + (1 if own.code and record.copy.finished is not None else 0)
-        begun = OwnCopy(phase.code, phase.reason, own.copies + 1, failed, now, self._size(record.id))
-        self._keep(record, begun)
+        refused = bool(own.code) and record.copy.finished is None
+        failed = own.failed + (1 if own.code and not refused else 0)
+        copies = own.copies + (0 if refused else 1)
+        begun = OwnCopy(phase.code, phase.reason, copies, failed, now, self._size(record.id))
+        self._keep(record, replace(begun, refused=min(own.refused + 1, MOST_COPIES) if refused else 0))
         _log.info("table %s is copied again by itself, because of %s", record.name, phase.code)
 
     def error(self, record: TableRecord) -> ErrorProgress | None:
@@ -120,7 +123,9 @@ class OwnCopies:
             return found
         if own.held:
             return replace(found, solution=f"{found.solution}. It is not copied again by itself: {own.held}")
-        return replace(found, retry_policy=RetryPolicy.TIMED_RETRY, attempts=own.copies, next_retry=own.next_at)
+        return replace(
+            found, retry_policy=RetryPolicy.TIMED_RETRY, attempts=own.copies + own.refused, next_retry=own.next_at
+        )
 
     @staticmethod
     def resolved(record: TableRecord) -> ErrorProgress | None:
@@ -128,7 +133,9 @@ class OwnCopies:
         own = record.own
         if not own.code or isinstance(record.phase, Errored | Ready):
             return None
-        return ErrorProgress(own.code, own.reason, retry_policy=RetryPolicy.TIMED_RETRY, attempts=own.copies)
+        return ErrorProgress(
+            own.code, own.reason, retry_policy=RetryPolicy.TIMED_RETRY, attempts=own.copies + own.refused
+        )
 
     def requested(self, record: TableRecord) -> None:
         """Begin to count again, because a user requests the copy or the retry."""

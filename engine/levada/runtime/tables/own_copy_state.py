@@ -24,9 +24,11 @@ class OwnCopy:
     bytes: int | None = None
     """The table's size at the source when the copy was decided."""
     held: str = ""
-    """Why the parked table is not copied again by itself. It is not stored, nor is the next field."""
+    """Why the parked table is not copied again by itself. It is not stored, nor are the next fields."""
     next_at: datetime | None = None
     """When the parked table is copied again, None for at once."""
+    refused: int = 0
+    """The number of attempts since the last copy that were refused before they read anything, at most a limit."""
 
     def to_text(self) -> str:
         """Return the stored part as text."""
