@@ -523,3 +523,13 @@ def test_every_type_as_text_is_equal(replicated: Replicated) -> None:
     assert report.equal, report
     replicated.damage("UPDATE t SET c_timestamptz = c_timestamptz + interval '1 microsecond' WHERE id = 2")
     assert [d.columns for d in replicated.verify().examples] == [("c_timestamptz",)]
+
+
+def test_a_text_in_place_of_a_table(replicated: Replicated) -> None:
+    """The error says what a table is named by, and not that there is no such table."""
+    replicated.db.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    replicated.start()
+    assert replicated.pipeline is not None
+    with pytest.raises(NeedsOperator) as refused:
+        replicated.pipeline.verify("public.t")  # type: ignore[arg-type]  # as a program without types may
+    assert refused.value.message == "not a QualifiedTable: 'public.t'"
