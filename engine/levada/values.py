@@ -275,7 +275,8 @@ def unrepresentable_hint(*, key: bool) -> str:
 
     Rows whose keys become NULL would be one row.
     """
-    policies = "Text" if key else '"Null" (in quotes) or Text'
+    # Text does not change a type that columns.types has chosen.
+    policies = "Text" if key else '"Null" (in quotes)'
     own = "" if key else "give the column the type Text in columns.types of the table's TableSync, or "
     return f"{own}set spec.onUnrepresentable to {policies}, which copies tables again: levada plan MANIFEST lists them"
 

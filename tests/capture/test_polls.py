@@ -93,7 +93,7 @@ def test_asyncio_reads_a_snapshot_and_the_stream(db: Database, capture: WalChang
     db.execute("INSERT INTO a VALUES (1), (2)")
 
     async def follow() -> None:
-        async with AsyncChanges(capture, tables=[A]) as rows:
+        async with AsyncChanges(capture, [A]) as rows:
             assert [id_of(change) async for change in rows] == [1, 2]
         async with AsyncChanges(capture) as changes:
             reading = asyncio.ensure_future(anext(changes))

@@ -86,6 +86,8 @@ def test_a_first_copy_replaces_no_kept_rows(orders: Path, db: Database, lost: st
     foretold = [p for p in checked if p["code"] == "kept_rows_replaced"]
     assert [p["severity"] for p in foretold] == ["Error" if lost == "cleanup" else "Warning"]
     assert foretold[0]["hint"].endswith("Then: levada retry MANIFEST public.orders")
+    planned = json.loads(on(orders, "plan", "-o", "json").stdout)["problems"]
+    assert foretold[0] in planned, "the plan foretells what the check does"
     for _ in range(2):
         refused = on(orders, "run", "--until", "caught-up")
         assert refused.exit_code == Exit.TABLE_ERRORED

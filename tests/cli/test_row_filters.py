@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,13 @@ def test_only_the_rows_of_the_filter_are_replicated(orders: Path, db: Database) 
     assert db.query(ORDERS) == [(1, "paid"), (4, "sent"), (6, "paid")]
     assert on(orders, "verify").exit_code == Exit.OK
     write(orders, db, "status = 'draft'")
+    planned = on(orders, "plan", "-o", "json")
+    assert [" ".join(s.split()) for s in json.loads(planned.stdout)["plan"]["changesAtSource"]] == [
+        f'ALTER PUBLICATION "levada_{db.name}" DROP TABLE ONLY "public"."orders";',
+        f"""ALTER PUBLICATION "levada_{db.name}" ADD TABLE ONLY "public"."orders" WHERE ( status = 'draft' );""",
+    ]
     run(orders)
+    assert json.loads(on(orders, "plan", "-o", "json").stdout)["plan"]["changesAtSource"] == []
     assert db.query(ORDERS) == [(2, "draft"), (5, "draft")]
     write(orders, db, None)
     run(orders)

@@ -218,7 +218,7 @@ def test_unrepresentable_values(db: Database, copy_of: CopyOf) -> None:
     assert "fine" not in raised.value.message
     assert raised.value.hint == (
         "give the column the type Text in columns.types of the table's TableSync, or "
-        'set spec.onUnrepresentable to "Null" (in quotes) or Text, which copies tables again: levada plan MANIFEST'
+        'set spec.onUnrepresentable to "Null" (in quotes), which copies tables again: levada plan MANIFEST'
         " lists them. Or change the values, then: levada retry MANIFEST public.t"
     )
     nulled = copy_of("t", policy=OnUnrepresentable.NULL)

@@ -26,8 +26,8 @@ A domain has the type below it. `time` is text in Iceberg, because Spark refuses
 
 These values have no place in the type of their column: `infinity` of a date or timestamp, `24:00`, `NaN` and `infinity`
 of numeric(p, s), arrays with several dimensions or another lower bound than 1, and a timestamp or timestamptz after
-294247-01-10 04:00:54.775807 UTC, where the microseconds since 1970 exceed 64 bits. Years before 1 AD are exact, and so
-are those after 9999 up to there.
+294247-01-10 04:00:54.775806 UTC: the microseconds since 1970 exceed 64 bits then, and their last number is infinity for
+DuckDB. Years before 1 AD are exact, and so are those after 9999 up to there.
 
 [Generated columns](guides/generated-columns.md) are left out by default. PostgreSQL 18 can stream those that it
 stores.

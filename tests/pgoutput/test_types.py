@@ -81,6 +81,7 @@ STAMPS = st.tuples(DAYS, CLOCKS).map(lambda t: f"{t[0][0]} {t[1]}{t[0][1]}") | s
     [
         "infinity",
         "-infinity",
+        "294247-01-10 04:00:54.775806",
         "294247-01-10 04:00:54.775807",
         "294247-01-10 04:00:54.775808",
         "294276-12-31 23:59:59",
@@ -146,7 +147,7 @@ def odd_dimensions(dimensions: int) -> str:
 
 TIME = "(extract(epoch FROM v::time) * 1000000)::int8"
 MICROSECONDS = f"((v::date - '1970-01-01'::date)::numeric * 86400000000 + {TIME})::text"
-TOO_LATE = "(NOT isfinite(v) OR v > '294247-01-10 04:00:54.775807+00')"
+TOO_LATE = "(NOT isfinite(v) OR v > '294247-01-10 04:00:54.775806+00')"
 MULTIPLE = "(array_ndims(v) > 1 OR array_lower(v, 1) <> 1)"
 ODD_ARRAYS = ("{{1,2},{3,4}}", "[0:1]={1,2}", "{{1}}", "[2:2]={7}")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rigs.database import Database
@@ -18,6 +20,7 @@ from levada.runtime.config import PipelineConfig, PublicationConfig, RetryLimits
 from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.pipeline import Pipeline
 from levada.spec import load_manifests
+from levada.values import QualifiedTable
 
 
 @pytest.fixture
@@ -65,6 +68,21 @@ def test_a_retry_and_a_resync_are_requested(orders: Rig, db: Database) -> None:
     with pytest.raises(NeedsOperator) as unknown:
         orders.running.resync([public("items")])
     assert unknown.value.code == "unknown_table"
+
+
+@pytest.mark.parametrize("given", ["public.orders", ["public.orders"]])
+def test_a_text_in_place_of_a_table(orders: Rig, given: Any) -> None:
+    """The error says what a table is named by. Each way of its hint is one."""
+    orders.start()
+    orders.wait_caught_up()
+    assert orders.running is not None
+    for call in (orders.running.retry, orders.running.resync):
+        with pytest.raises(NeedsOperator) as refused:
+            call(given)
+        assert refused.value.code == "unknown_table"
+        assert "not a QualifiedTable" in refused.value.message
+        for way in re.findall(r"QualifiedTable[^ ]*\(.*?\)", refused.value.hint):
+            assert eval(way, {"QualifiedTable": QualifiedTable}) == public("orders")
 
 
 def test_requests_wait_for_the_start(orders: Rig, db: Database) -> None:

@@ -9,10 +9,11 @@ from typing import LiteralString
 
 import pytest
 from tests.rigs.replicated import InDuckLake, Replicated, T, in_ducklake, replicated
+from tests.rigs.waiting import until
 
 from levada.runtime.config import TableConfig
 from levada.schema.stored_types import StoredTypes
-from levada.values import OnUnrepresentable
+from levada.values import OnUnrepresentable, QualifiedTable
 
 __all__ = ["in_ducklake", "replicated"]
 
@@ -56,6 +57,29 @@ def check(shop: Replicated, damage: LiteralString) -> None:
     repaired = shop.verify(repair=True)
     assert repaired.repaired_equal, repaired
     assert shop.verify().equal
+
+
+UNFIT: dict[str, tuple[LiteralString, str]] = {
+    "n": ("numeric DEFAULT 1.25", "Decimal(4, 1)"),
+    "i": ("int[] DEFAULT '{1}'", "List(2)"),
+    "d": ("daterange DEFAULT '[2024-01-01,infinity]'", "Range"),
+}
+"""Types of columns with a value that the type chosen for them cannot hold."""
+
+
+def test_a_copied_value_that_does_not_fit_parks_the_table(replicated: Replicated) -> None:
+    """The policy Text is no reason to store NULL for a value that the type chosen for its column cannot hold."""
+    for name, (kind, _) in UNFIT.items():
+        replicated.db.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, v {kind})",  # type: ignore[arg-type]  # made of constants
+            f"INSERT INTO {name} VALUES (1)",  # type: ignore[arg-type]  # as above
+        )
+    chosen = {QualifiedTable("public", name): StoredTypes.of({"v": choice}) for name, (_, choice) in UNFIT.items()}
+    tables = {name: TableConfig(stored_types=types) for name, types in chosen.items()}
+    replicated.start(on_unrepresentable=OnUnrepresentable.TEXT, tables=tables, wait=False)
+    assert replicated.pipeline is not None
+    found = until(replicated.pipeline.progress, lambda p: len(p.tables) == 3 and all(t.error for t in p.tables))
+    assert {t.error.code for t in found.tables if t.error} == {"unrepresentable_value"}
 
 
 @pytest.mark.nightly

@@ -29,7 +29,7 @@ class AsyncStream(ABC, Generic[T]):
     waits loses nothing: what the thread reads meanwhile is the next item. An ack may be confirmed in any thread.
     """
 
-    def __init__(self, capture: ChangeCapture, *, tables: Sequence[QualifiedTable] | None = None) -> None:
+    def __init__(self, capture: ChangeCapture, tables: Sequence[QualifiedTable] | None = None) -> None:
         self._capture = capture
         self._tables = None if tables is None else tuple(tables)
         self._thread = ThreadPoolExecutor(1, "levada-async")

@@ -34,10 +34,10 @@ _PLACE: Final = "place"
 _REAL_ARRAY: Final = 1021
 _ODD_NUMERICS: Final = "('NaN', 'Infinity', '-Infinity')"
 _LAST: Final = {
-    Kind.TIMESTAMP: "294247-01-10 04:00:54.775807",
-    Kind.TIMESTAMPTZ: "294247-01-10 04:00:54.775807+00",
+    Kind.TIMESTAMP: "294247-01-10 04:00:54.775806",
+    Kind.TIMESTAMPTZ: "294247-01-10 04:00:54.775806+00",
 }
-"""The last moments whose microseconds since 1970 have 64 bits. PostgreSQL has later ones."""
+"""The last moments that are stored. PostgreSQL has later ones, see `levada.pgoutput.temporal.timestamp_us`."""
 
 
 @dataclass(frozen=True, slots=True)

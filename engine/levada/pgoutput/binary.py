@@ -118,8 +118,8 @@ def _date(values: Values, column: ColumnType) -> Decoded:
 def _timestamp(values: Values, column: ColumnType) -> Decoded:
     require_size(values, 8)
     us = values.read(">i8")
-    # The largest timestamps do not fit in 64 bits when counted from 1970.
-    refused = values.only_valid((us > _INT8.max - POSTGRES_EPOCH_US) | (us == _INT8.min))
+    # The largest timestamps do not fit in 64 bits when counted from 1970. The last number is infinity for some readers.
+    refused = values.only_valid((us >= _INT8.max - POSTGRES_EPOCH_US) | (us == _INT8.min))
     zone = column.kind is Kind.TIMESTAMPTZ
     return _unless(values, us + POSTGRES_EPOCH_US, refused, column, lambda rows: _timestamp_texts(us[rows], zone=zone))
 

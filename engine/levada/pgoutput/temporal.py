@@ -40,7 +40,8 @@ def date_days(text: str) -> int | None:
 def timestamp_us(text: str) -> int | None:
     """Return microseconds since 1970-01-01 UTC, or None for infinity and for timestamps beyond 64 bits.
 
-    A text without a zone is in UTC. Raise ValueError for an invalid timestamp.
+    The largest number of 64 bits is None too, because DuckDB reads it as infinity. A text without a zone is in UTC.
+    Raise ValueError for an invalid timestamp.
     """
     if text in INFINITIES:
         return None
@@ -55,7 +56,7 @@ def timestamp_us(text: str) -> int | None:
         offset = -offset
     seconds = _days(match) * 86_400 + hour * 3600 + minute * 60 + second - offset
     us = seconds * US_PER_SECOND + int((match["f"] or "").ljust(6, "0"))
-    return us if abs(us) <= _INT64_MAX else None
+    return us if abs(us) < _INT64_MAX else None
 
 
 def _days(match: re.Match[str]) -> int:

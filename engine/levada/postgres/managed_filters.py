@@ -147,15 +147,19 @@ def _set_filter(
     return after[id_]
 
 
-def _add(conn: psycopg.Connection[Any], publication: str, name: QualifiedTable, where: str | None) -> None:
+def add_statement(publication: str, name: QualifiedTable, where: str | None) -> str:
+    """Return the SQL that publishes the table with this row filter, None for all rows."""
     # On lines of its own, so that a comment ends before the bracket.
-    condition = sql.SQL("" if where is None else f" WHERE (\n{where}\n)")
-    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}{}").format(
-        sql.Identifier(publication), sql.Identifier(name.schema, name.name), condition
-    )
+    condition = "" if where is None else f" WHERE (\n{where}\n)"
+    statement = sql.SQL("ALTER PUBLICATION {} ADD TABLE ONLY {}")
+    table = sql.Identifier(name.schema, name.name)
+    return statement.format(sql.Identifier(publication), table).as_string(None) + condition
+
+
+def _add(conn: psycopg.Connection[Any], publication: str, name: QualifiedTable, where: str | None) -> None:
     try:
         # binary makes psycopg use the extended protocol, which takes one statement only.
-        conn.execute(statement, binary=True)
+        conn.execute(add_statement(publication, name, where).encode(), binary=True)
     except psycopg.Error as error:
         # Classes of errors in the text: syntax and names, features, values, and limits.
         if where is None or error.sqlstate is None or error.sqlstate == _PRIVILEGE:

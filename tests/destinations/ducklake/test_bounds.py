@@ -13,6 +13,7 @@ from tests.servers.ducklake import DuckLake
 
 from levada.destinations.ducklake.statistics import TableStats
 from levada.destinations.ducklake.types import from_text, to_text
+from levada.pgoutput.temporal import timestamp_us
 from levada.schema import TableTarget
 
 
@@ -46,6 +47,17 @@ def test_bounds_are_the_texts_of_duckdb(days: int, micros: int) -> None:
         )
     for kind, value in (("date", days), ("timestamp", micros), ("timestamptz", micros), ("time", micros % 10**10)):
         assert from_text(kind, to_text(kind, value)) == value
+
+
+@pytest.mark.parametrize(("name", "zone"), [("timestamp", ""), ("timestamptz", "+00")])
+def test_the_last_moment_that_is_stored(name: str, zone: str) -> None:
+    """DuckDB reads it from its bound. The next one is infinity there, and its bound makes a table unreadable."""
+    last = timestamp_us("294247-01-10 04:00:54.775806" + zone)
+    assert timestamp_us("294247-01-10 04:00:54.775807" + zone) is None
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        query = f"SELECT epoch_us(t), isfinite(t) FROM (SELECT ?::{name} AS t)"
+        assert connection.execute(query, [to_text(name, last)]).fetchone() == (last, True)
 
 
 @given(value=st.integers(-(10**38) + 1, 10**38 - 1), scale=st.integers(0, 38), text=st.text(), data=st.binary())

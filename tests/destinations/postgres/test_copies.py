@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from tests.destinations.memory import MemoryRows
 from tests.destinations.postgres.replica import ORDERS, Replica, TwiceRows, apply, copy
 
 from levada.errors import NeedsOperator, Transient
-from levada.schema import TableTarget
+from levada.schema import Kind, TableTarget
+from levada.testing import column, table
 from levada.values import QualifiedTable, TableId
 
 
@@ -45,6 +47,16 @@ def test_views_privileges_and_foreign_keys_outlast_a_resync(replica: Replica) ->
     assert after[0][0] == before[0][0]
     assert after[0][2] == before[0][2]
     assert replica.db.query("SELECT count(*) FROM pg_class WHERE starts_with(relname, '_levada_')") == [(0,)]
+
+
+def test_a_value_that_postgresql_cannot_analyze(replica: Replica) -> None:
+    """The copy is complete. The length of a range of numeric may be no double precision, so each ANALYZE fails."""
+    wide = table(column(1, "id", Kind.INT8), replace(column(2, "r", Kind.TEXT), type_oid=3906, type_name="numrange"))
+    rows = [{"id": i, "r": f"[0,{'9' * 400}]"} for i in range(20)]
+    replica.destination().write_table_rows(TableTarget.of(wide), MemoryRows(wide, rows), replica.mark(1000))
+    assert replica.db.query("SELECT count(*), max(length(r::text)) > 400 FROM shop_public.orders") == [(20, True)]
+    with pytest.raises(psycopg.errors.NumericValueOutOfRange):
+        replica.db.execute("ANALYZE shop_public.orders")
 
 
 def test_a_replacement_while_changes_go_on(replica: Replica) -> None:

@@ -21,7 +21,7 @@ from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout, create_table
 from levada.destinations.postgres.intact import read_storages
 from levada.destinations.postgres.naming import identifier
-from levada.destinations.postgres.shadow_copy import create_schema, fill
+from levada.destinations.postgres.shadow_copy import analyze, create_schema, fill
 from levada.destinations.postgres.state import TableRow, find_relations, guarding
 from levada.errors import LevadaError, NeedsOperator
 from levada.postgres.silence import WatchedConnection
@@ -140,8 +140,7 @@ class PostgresGroup:
             for its in ready:
                 fill(connection, its.row.place, its.new.rows.batches(), _constants(its, mark))
             _execute_all(connection, [statement for its in ready for statement in guarding(state, its.row.place)])
-            analyzed = sql.SQL(", ").join(identifier(its.row.place) for its in ready)
-            connection.execute(sql.SQL("ANALYZE {}").format(analyzed))
+            analyze(connection, [its.row.place for its in ready])
             relations = find_relations(connection, [its.row.place for its in ready])
             made = [replace(its.row, relation=relations[its.row.place]) for its in ready]
             storages = read_storages(connection, made)

@@ -15,6 +15,7 @@ A copy that was interrupted stays with its parts until the next one continues it
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,8 @@ from levada.postgres.silence import WatchedConnection
 from levada.printable import counted
 from levada.schema import ReplicatedTableSchema
 from levada.values import Lsn, QualifiedTable
+
+_log = logging.getLogger(__name__)
 
 _KEY_BYTES: Final = 58
 _COLUMNS: Final = """
@@ -231,7 +234,25 @@ def add_key(connection: WatchedConnection, copy: ShadowCopy) -> None:
         key = sql.SQL(", ").join(sql.Identifier(c.name) for c in copy.schema.key_columns)
         add = sql.SQL("ALTER TABLE {} ADD PRIMARY KEY ({}), REPLICA IDENTITY DEFAULT")
         connection.execute(add.format(identifier(copy.place), key))
-    connection.execute(sql.SQL("ANALYZE {}").format(identifier(copy.place)))
+    analyze(connection, [copy.place])
+
+
+def analyze(connection: WatchedConnection, places: Sequence[QualifiedTable]) -> None:
+    """Compute the statistics of tables. A value for which PostgreSQL cannot do that is logged and changes nothing.
+
+    The length of a range of numeric may exceed what a double precision holds. Then each ANALYZE of its table fails, at
+    the source too.
+    """
+    try:
+        with connection.transaction():
+            connection.execute(sql.SQL("ANALYZE {}").format(sql.SQL(", ").join(map(identifier, places))))
+    except psycopg.DataError as error:
+        # PostgreSQL's message has the value.
+        if len(places) == 1:
+            _log.warning("%s has no statistics: ANALYZE fails there (SQLSTATE %s)", places[0], error.sqlstate)
+            return
+        for place in places:
+            analyze(connection, [place])
 
 
 def position(connection: WatchedConnection, state: State, copy: ShadowCopy, *, lock: bool = True) -> Lsn | None:

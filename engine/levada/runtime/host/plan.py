@@ -24,6 +24,7 @@ from levada.runtime.host.planned_modes import planned_modes
 from levada.runtime.host.planned_state import (
     FormerPlace,
     LeavingTable,
+    filter_statements,
     former_place,
     leaving_tables,
     missed_changes,
@@ -31,7 +32,7 @@ from levada.runtime.host.planned_state import (
 )
 from levada.runtime.host.plugins import destination_class, target_names
 from levada.runtime.host.readiness import publication_coverage, requested_resyncs, stored_controls
-from levada.runtime.host.stored_progress import stored_progress
+from levada.runtime.host.stored_progress import stored_filters, stored_progress
 from levada.runtime.resources.machine import available_cores
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.mask_comments import with_comments
@@ -171,6 +172,7 @@ def _plan(manifests: Manifests, config: PipelineConfig, secrets: Path | None, wo
     waits = _waits(manifests, tables)
     leaving = leaving_tables(config, state, known)
     changes += withdrawn_statements(config, state, known)
+    changes += filter_statements(config, state, stored_filters(manifests, secrets) if copied else {}, copied)
     cuts = len(stored_cuts(manifests, secrets)) if any(table.former for table in tables) else 0
     return RunPlan(tables, changes, rates, connections, copy_s, staged, free, waits, leaving, cuts)
 

@@ -5,9 +5,10 @@ The run forgets some, leaves parked ones as they are, and gives some another pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from levada.postgres.managed_filters import add_statement
 from levada.postgres.membership import PublicationState
 from levada.postgres.withdrawals import withdraw_statement
 from levada.runtime.config import PipelineConfig
@@ -17,7 +18,7 @@ from levada.runtime.tables.places import target_name
 from levada.runtime.tables.requests import CopySettings
 from levada.spec import Manifests
 from levada.status import RetryPolicy, TableProgress
-from levada.values import QualifiedTable
+from levada.values import QualifiedTable, TableId
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,24 @@ def withdrawn_statements(
     gone = (source.names[t.id] for t in known if t.id in source.members and t.id not in source.appended)
     left = sorted(table for table in gone if config.publication.managed and not config.is_selected(table))
     return tuple(f"{withdraw_statement(name, table)};" for table in left)
+
+
+def filter_statements(
+    config: PipelineConfig,
+    source: PublicationState,
+    applied: Mapping[TableId, str | None],
+    copied: Mapping[QualifiedTable, TableId],
+) -> tuple[str, ...]:
+    """Return the SQL by which a run publishes copied tables with another row filter than the ``applied`` one. Pure."""
+    if not config.publication.managed:
+        return ()
+    statements = []
+    for name, id_ in sorted(copied.items()):
+        where = config.row_filter(name)
+        if id_ in source.members and config.is_selected(name) and applied.get(id_) != where:
+            publication = config.publication.append if id_ in source.appended else config.publication.name
+            statements += [withdraw_statement(publication, name), add_statement(publication, name, where)]
+    return tuple(f"{statement};" for statement in statements)
 
 
 def missed_changes(config: PipelineConfig, table: TableProgress) -> bool:

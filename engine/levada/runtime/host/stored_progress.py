@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from levada.runtime.report.snapshot import fatal_progress
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.lost_state import has_record, lost_state
 from levada.runtime.source.requestable_tables import current_names
+from levada.runtime.source.row_filters import applied_filters
 from levada.runtime.tables.guard_record import guard_actions, slot_release
 from levada.runtime.tables.kept_copies import interrupted_progress, kept_copy
 from levada.runtime.tables.places import TargetNameOf, target_name
@@ -83,6 +84,16 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
         tables=tuple(sorted(stored.tables, key=lambda t: t.table)),
         error=fatal_progress(error),
     )
+
+
+def stored_filters(manifests: Manifests, secrets: Path | None) -> Mapping[TableId, str | None]:
+    """Return the row filters that a pipeline which does not run here has given its publication, by its store."""
+    store = open_store(manifests, pipeline_config(manifests, secrets=secrets), secrets)
+    try:
+        store.load_fingerprints()
+        return applied_filters(store)
+    finally:
+        store.close()
 
 
 def _sample_slot(config: PipelineConfig) -> SlotProgress:

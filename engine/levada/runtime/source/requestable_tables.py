@@ -111,6 +111,8 @@ def require_known(
     tables: Collection[QualifiedTable], known: Mapping[QualifiedTable, TableId]
 ) -> tuple[QualifiedTable, ...]:
     """Return the tables. Raise NeedsOperator ``unknown_table``, which lists every one that is not ``known``."""
+    if not all(isinstance(table, QualifiedTable) for table in tables):
+        raise no_table_name(tables)
     unknown = [str(table) for table in tables if table not in known]
     if unknown:
         raise NeedsOperator(
@@ -119,6 +121,15 @@ def require_known(
             hint=_known_names(known),
         )
     return tuple(tables)
+
+
+def no_table_name(given: object) -> NeedsOperator:
+    """Return the error for what a program has given in place of a QualifiedTable, such as a text."""
+    return NeedsOperator(
+        "unknown_table",
+        f"not a QualifiedTable: {given!r}",
+        hint='name a table by QualifiedTable("public", "orders"), or by QualifiedTable.parse("public.orders")',
+    )
 
 
 def _known_names(known: Collection[QualifiedTable]) -> str:

@@ -103,6 +103,11 @@ def settle_filters(
     )
 
 
+def applied_filters(store: PipelineStore) -> Mapping[TableId, str | None]:
+    """Return the row filters that the publication has by the manifest. The store's fingerprints are loaded."""
+    return {id_: where for id_, (where, _) in _read(store).items()}
+
+
 def _restore(kept: dict[TableId, _Filter], table: TableId, record: _Filter | None) -> None:
     if record is None:
         del kept[table]

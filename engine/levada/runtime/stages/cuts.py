@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.job import Job
+from levada.runtime.source.requestable_tables import no_table_name
 from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_state import Held
 from levada.runtime.tables.publication_gaps import adopt_membership
@@ -37,7 +38,7 @@ from levada.runtime.verifications.messages import (
 )
 from levada.status import ErrorProgress, ProofProgress, RetryPolicy
 from levada.stores.phases import DataSync, Errored, Init, Ready
-from levada.values import resync_command
+from levada.values import QualifiedTable, resync_command
 
 if TYPE_CHECKING:
     from levada.runtime.tables.record import TableRecord
@@ -239,6 +240,8 @@ def _not_ready(record: TableRecord) -> Transient:
 
 
 def _not_replicated(request: HoldWanted) -> NeedsOperator:
+    if not isinstance(request.name, QualifiedTable):
+        return no_table_name(request.name)
     return NeedsOperator(
         "unknown_table",
         f"not a table of this pipeline: {request.name}",
