@@ -18,6 +18,7 @@ from levada_operator.desired.objects import build_objects
 from levada_operator.desired.owner import Owner
 from levada_operator.names import READY, READY_IMAGE, RESTART_ON
 from levada_operator.observe.objects import (
+    JobState,
     ObjectKey,
     OperatorDefaults,
     OwnedObjects,
@@ -276,3 +277,14 @@ NEW = replace(DEFAULTS, image="levada:2")
 def upgraded(**changes: Any) -> Observed:
     """Return a Pipeline that streams, seen by an operator of another version."""
     return replace(running(), **{"defaults": NEW} | changes)
+
+
+def deleting(since: float = -5, *, body: dict[str, Any] | None = None, **changes: Any) -> Observed:
+    """Return what is observed of a Pipeline that is deleted since so many seconds after noon."""
+    gone = merge(body or pipeline(), {"metadata": {"deletionTimestamp": written(at(since))}})
+    return running(body=gone, **changes)
+
+
+def job(*, succeeded: bool = False, failed: bool = False) -> JobState:
+    """Return the clean-up Job."""
+    return JobState("shop-cleanup", "cleanup", NOON, succeeded, failed)

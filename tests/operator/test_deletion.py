@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from tests.operator.samples import (
-    NOON,
     at,
+    deleting,
+    job,
     merge,
     owned,
     owner,
     pipeline,
     pod,
     pod_body,
-    running,
     waiting,
     written,
 )
@@ -23,22 +23,11 @@ from tests.operator.samples import (
 from levada_operator.decide.deletion import left_without_finalizer
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.observe.creation import CreationFailure
-from levada_operator.observe.objects import JobState, ObjectKey, OwnedObjects, Refusal
+from levada_operator.observe.objects import ObjectKey, OwnedObjects, Refusal
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import read_pod
 
 SQL = "SELECT pg_drop_replication_slot('levada_data__shop')"
-
-
-def deleting(since: float = -5, *, body: dict[str, Any] | None = None, **changes: Any) -> Observed:
-    """Return what is observed of a Pipeline that is deleted since so many seconds after noon."""
-    gone = merge(body or pipeline(), {"metadata": {"deletionTimestamp": written(at(since))}})
-    return running(body=gone, **changes)
-
-
-def job(*, succeeded: bool = False, failed: bool = False) -> JobState:
-    """Return the clean-up Job."""
-    return JobState("shop-cleanup", "cleanup", NOON, succeeded, failed)
 
 
 def test_first_the_driver_is_stopped() -> None:
@@ -266,11 +255,13 @@ def test_what_the_driver_cleaned_up_is_not_listed() -> None:
 
 
 def test_what_is_left_of_a_pipeline_whose_finalizer_was_removed() -> None:
-    """It is listed with the SQL, unless its policy removes nothing, it never ran, or its clean-up was done."""
+    """It is listed with the SQL, unless its policy removes nothing, it never ran, or its clean-up Job succeeded."""
     seen = deleting(pods=())
     assert SQL in left_without_finalizer(seen)
     assert "finalizer was removed by hand" in left_without_finalizer(seen)
     assert left_without_finalizer(replace(seen, jobs=(job(),)))
     assert not left_without_finalizer(replace(seen, jobs=(job(succeeded=True),)))
-    assert not left_without_finalizer(deleting(body=pipeline(status={"cleanup": "slot: dropped"}), owned=seen.owned))
+    reported = left_without_finalizer(deleting(body=pipeline(status={"cleanup": "slot: dropped"}), owned=seen.owned))
+    assert SQL in reported
+    assert reported.endswith("its status.cleanup has: slot: dropped")
     assert not left_without_finalizer(deleting(body=pipeline(status={}), owned=OwnedObjects()))

@@ -171,3 +171,17 @@ def test_object_without_a_status_is_in_progress() -> None:
     body = pipeline(status={"observedGeneration": -1})
     assert kstatus(body) == "InProgress"
     assert reconcile(observed(body, now=NOON)).statuses
+
+
+def test_refused_change_leaves_ready_true() -> None:
+    """A manifest that the API server refuses is not being applied: Ready stays that of the last accepted spec."""
+    body = pipeline(spec={"freshnessSeconds": 30}, metadata={"generation": 2})
+    refused = (Refusal(ObjectKey("ConfigMap", "shop-manifest"), "a policy allows no ConfigMaps"),)
+    plan = reconcile(running(body=body, refusals=refused))
+    status = next(w.status for w in plan.statuses if w.key.kind == "Pipeline")
+    ready, accepted, stalled = (
+        next(c for c in status["conditions"] if c["type"] == type_) for type_ in ("Ready", "Accepted", "Stalled")
+    )
+    assert (ready["status"], ready["observedGeneration"]) == ("True", 1)
+    assert (accepted["status"], accepted["reason"]) == ("False", "RefusedByCluster")
+    assert (stalled["status"], kstatus({**body, "status": status})) == ("True", "Failed")

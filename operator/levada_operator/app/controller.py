@@ -269,10 +269,13 @@ class Controller:
     def _needs_cleanup(self, body: Body) -> bool:
         """Return True if the Pipeline needs a finalizer: it has run, or no older Pipeline reads the same slot.
 
-        The deletion policy does not matter. If it retains everything, the clean-up still releases the ownership.
+        The deletion policy does not matter. If it retains everything, the clean-up still releases the ownership. The
+        status alone does not say that a Pipeline never ran: it may be lost with a backup, or changed by hand.
         """
         pipeline = read_pipeline(body)
-        return bool(pipeline.status.get("slot", {}).get("sampledAt")) or not self.cache.conflicts(pipeline)
+        if not self.cache.conflicts(pipeline) or pipeline.status.get("slot", {}).get("sampledAt"):
+            return True
+        return self.cache.child(pipeline.key, "StatefulSet", driver_name(pipeline.name)) is not None
 
     async def _write_lone_tables(self, key: PipelineKey) -> None:
         """Write the status of the TableSyncs that name a Pipeline which does not exist."""

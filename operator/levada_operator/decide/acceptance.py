@@ -137,9 +137,8 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
         )
         condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
     changes = {} if before is None else all_changes(before, manifests)
-    return Acceptance(
-        manifests, condition, table_conditions, changes, before is not None, before, request, waits=not approved
-    )
+    started = before is not None or bool(lost)
+    return Acceptance(manifests, condition, table_conditions, changes, started, before, request, waits=not approved)
 
 
 def _without_tables(observed: Observed, before: Manifests | None, *, started: bool) -> Acceptance:

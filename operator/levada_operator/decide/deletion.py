@@ -51,7 +51,7 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     if (refused := _foreign_object_error(observed)) is not None:
         message = f"nothing was removed: {refused.message}"
         return Plan(release=True, events=(_draft(observed, "CleanupAbandoned", message),))
-    if (done := observed.pipeline.status.get("cleanup")) and observed.driver is None:
+    if _namespace_terminates(observed) and (done := observed.pipeline.status.get("cleanup")):
         return Plan(release=True, events=(_draft(observed, "CleanupFinished", f"by the driver: {done}"),))
     if reason := _reason_to_give_up(observed, manifests):
         # The SQL is not cut off, however long an error of the source is.
@@ -84,16 +84,18 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
 def left_without_finalizer(observed: Observed) -> str:
     """Return what may be left of a Pipeline that went before its clean-up, because someone removed its finalizer.
 
-    An empty string if there is nothing: it never ran, its policy retains everything, or the clean-up was done.
+    An empty string if there is nothing: it never ran, its policy retains everything, or the clean-up Job succeeded.
     """
     acceptance = accept(observed)
     manifests = acceptance.before or acceptance.manifests
     if manifests is None or not _source_objects_exist(observed, acceptance) or not _removes(manifests):
         return ""
-    done = observed.pipeline.status.get("cleanup") or any(j.role == CLEANUP_ROLE and j.succeeded for j in observed.jobs)
-    if done or _foreign_object_error(observed) is not None:
+    cleaned = any(j.role == CLEANUP_ROLE and j.succeeded for j in observed.jobs)
+    if cleaned or _foreign_object_error(observed) is not None:
         return ""
-    return f"the finalizer was removed by hand, so nothing was cleaned up. {left_behind(observed, manifests)}"
+    text = f"the finalizer was removed by hand, so nothing was cleaned up. {left_behind(observed, manifests)}"
+    done = observed.pipeline.status.get("cleanup")
+    return f"{text}; its status.cleanup has: {shortened(done, _MAX_REASON)}" if done else text
 
 
 def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:
@@ -144,11 +146,19 @@ def _source_objects_exist(observed: Observed, acceptance: Acceptance) -> bool:
     return acceptance.started_before or bool(observed.pipeline.status.get("slot", {}).get("sampledAt"))
 
 
+def _namespace_terminates(observed: Observed) -> bool:
+    """Return True if the API server has refused an object because the namespace is being deleted.
+
+    Only then does the driver clean up. Elsewhere status.cleanup may be forged, or restored from a backup.
+    """
+    return any(r.namespace_terminating for r in observed.refusals)
+
+
 def _reason_to_give_up(observed: Observed, manifests: Manifests) -> str:
     """Return why the clean-up is given up, or an empty string to continue it."""
     if observed.pipeline.skip_cleanup:
         return "clean-up was skipped by request"
-    if any(r.namespace_terminating for r in observed.refusals):
+    if _namespace_terminates(observed):
         return "the namespace is being deleted, so no Job can run in it"
     since = observed.pipeline.deleting_since or observed.now
     limit = timedelta(seconds=manifests.pipeline.spec.deletion_policy.cleanup_timeout_seconds)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from levada_operator.decide.rollout import is_former_pod, replaces_pod
 from levada_operator.desired.manifest import MANIFEST_FILE
 from levada_operator.names import MANIFEST_DIGEST, driver_name, manifest_name
-from levada_operator.observe.objects import Body
+from levada_operator.observe.objects import Body, ObjectKey
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.progress import error_text
 
@@ -15,9 +16,12 @@ from levada_operator.observe.progress import error_text
 def updating(observed: Observed, applied: Iterable[Body]) -> str:
     """Return why the driver does not run the accepted manifest and pod template yet, or an empty string if it does.
 
-    ``applied`` are the objects that the same plan applies.
+    ``applied`` are the objects that the same plan applies, in their order. A refused one and those after it stay as
+    they are, so that the driver keeps what it runs.
     """
-    if any(_changes(observed, body) for body in applied):
+    refused = {refusal.key for refusal in observed.refusals}
+    tried = takewhile(lambda body: ObjectKey(body["kind"], body["metadata"]["name"]) not in refused, applied)
+    if any(_changes(observed, body) for body in tried):
         return "the change is being applied"
     name, pod = observed.pipeline.name, observed.driver
     stateful_set = observed.owned.get("StatefulSet", driver_name(name))

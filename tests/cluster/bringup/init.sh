@@ -44,7 +44,7 @@ keep apiserver kube-apiserver --etcd-servers=http://127.0.0.1:2379 --bind-addres
   --tls-cert-file="$KEYS/apiserver.crt" --tls-private-key-file="$KEYS/apiserver.key" --client-ca-file="$KEYS/ca.crt" \
   --service-account-key-file="$KEYS/accounts.pub" --service-account-signing-key-file="$KEYS/accounts.key" \
   --service-account-issuer=https://kubernetes.default.svc.cluster.local \
-  --service-cluster-ip-range="$SERVICES" --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction \
+  --service-cluster-ip-range="$SERVICES" --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement \
   --allow-privileged=true --audit-policy-file="$STATE/audit-policy.json" --audit-log-path="$LOGS/audit.log" \
   --kubelet-client-certificate="$KEYS/apiserver-kubelet.crt" --kubelet-client-key="$KEYS/apiserver-kubelet.key" \
   --kubelet-certificate-authority="$KEYS/ca.crt" --kubelet-preferred-address-types=InternalIP

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import AfterValidator, Field
 
@@ -59,6 +61,22 @@ _SECRET_PROPERTIES = (
 _PASSWORD_IN_URI = "://[^/?#]*:[^/?#]*@|[?&;]password="
 
 
+_SCHEMES: Final = {
+    CatalogType.REST: ("http://", "https://"),
+    CatalogType.JDBC: ("jdbc:",),
+    CatalogType.HIVE: ("thrift://",),
+}
+
+
+def _beginning(schemes: Iterable[str]) -> str:
+    """Return the regular expression, of Python and of CEL, for a URI with one of the schemes."""
+    return f"^(?i:{'|'.join(schemes)})"
+
+
+def _begins(type_: CatalogType, beginning: str, catalog: Any) -> bool:
+    return catalog.type is not type_ or not catalog.uri or re.match(beginning, catalog.uri) is not None
+
+
 class Catalog(Model):
     """An Iceberg catalog."""
 
@@ -68,6 +86,15 @@ class Catalog(Model):
             "!(self.type in ['Rest', 'Jdbc', 'Hive']) || self.uri != ''",
             lambda c: c.type not in _NEED_URI or bool(c.uri),
             field="uri",
+        ),
+        *(
+            Rule(
+                f"the uri of a catalog of type {type_} begins with {' or '.join(schemes)}",
+                f"self.type != '{type_}' || self.uri == '' || self.uri.matches('{_beginning(schemes)}')",
+                partial(_begins, type_, _beginning(schemes)),
+                field="uri",
+            )
+            for type_, schemes in _SCHEMES.items()
         ),
         Rule(
             "a catalog of type Jdbc, Hadoop or Glue needs a warehouse",
@@ -118,7 +145,7 @@ class Catalog(Model):
     type: CatalogType = setting(Change.IMMUTABLE)
     """The kind of catalog."""
     uri: Annotated[str, Field(max_length=2048)] = setting(Change.RESTART, "")
-    """The catalog's address: an https, jdbc or thrift URI. Empty for Hadoop and Glue."""
+    """The catalog's address: an http, https, jdbc or thrift URI. Empty for Hadoop and Glue."""
     warehouse: Annotated[str, Field(max_length=2048)] = setting(Change.IMMUTABLE, "")
     """The folder of the tables as a URI, or for Rest the warehouse's name. Empty: the catalog's default."""
     properties: dict[str, str] = setting(Change.RESTART, {})

@@ -1,0 +1,87 @@
+"""A policy of the cluster refuses one kind of the operator's objects: status says so, and what runs goes on."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.cluster.api.pipelines import condition, shop, streaming
+from tests.cluster.api.processes import FakeDriver, Operator
+from tests.cluster.kubectl import Kubectl, eventually
+
+WORDS = "the platform team allows none of these"
+API = "admissionregistration.k8s.io/v1"
+KINDS = {
+    "ConfigMap": ("", "configmaps"),
+    "ServiceAccount": ("", "serviceaccounts"),
+    "StatefulSet": ("apps", "statefulsets"),
+}
+
+
+@contextmanager
+def refused(kubectl: Kubectl, kind: str) -> Iterator[None]:
+    """Let a ValidatingAdmissionPolicy refuse each new and each changed object of a kind in the namespace."""
+    name, cluster, (group, plural) = f"levada-{uuid.uuid4().hex[:8]}", Kubectl("default"), KINDS[kind]
+    rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [plural]}
+    here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": kubectl.namespace}}}
+    spec = {"matchConstraints": {**here, "resourceRules": [rule]},
+            "validations": [{"expression": "false", "message": WORDS}]}  # fmt: skip
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    kinds = {"ValidatingAdmissionPolicy": spec, "ValidatingAdmissionPolicyBinding": binding}
+    for made, its in kinds.items():
+        body = {"apiVersion": API, "kind": made, "metadata": {"name": name}, "spec": its}
+        cluster.run("apply", "-f", "-", stdin=json.dumps(body))
+    try:
+        # The API server takes up a policy after a while.
+        eventually(lambda: WORDS in _probe(kubectl, kind))
+        yield
+    finally:
+        cluster.run("delete", ",".join(kinds).lower(), name)
+
+
+def _probe(kubectl: Kubectl, kind: str) -> str:
+    """Return what the API server says of a new object of the kind, which is not kept."""
+    labels = {"app": "probe"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
+    spec = {"spec": {"selector": {"matchLabels": labels}, "serviceName": "a", "template": pod}}
+    group = KINDS[kind][0]
+    body = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": {"name": "probe"}}
+    body |= spec if kind == "StatefulSet" else {}
+    return kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(body), check=False).stderr
+
+
+def _condition(kubectl: Kubectl, type_: str) -> dict[str, Any]:
+    conditions = kubectl.get("pipeline", "shop")["status"]["conditions"]
+    return next(dict(c) for c in conditions if c["type"] == type_)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_pipeline_whose_objects_are_refused(kubectl: Kubectl, operator: Operator, kind: str) -> None:
+    """The condition has the object and the policy's words. The Pipeline goes on once the policy is gone."""
+    with refused(kubectl, kind):
+        kubectl.apply(shop())
+        eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+        message = _condition(kubectl, "Accepted")["message"]
+        assert message.startswith(f"{kind} shop-")
+        assert WORDS in message
+        assert condition(kubectl, "Ready")[0] == "False"
+    eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
+    eventually(lambda: kubectl.get("statefulset", "shop-driver"))
+
+
+def test_change_that_is_refused_stops_nothing(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """The driver keeps the last accepted spec, whose Ready stays True. It is no Ready of the new generation."""
+    streaming(kubectl, driver)
+    pod = kubectl.get("pod", "shop-driver-0")["metadata"]["uid"]
+    with refused(kubectl, "ConfigMap"):
+        kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 7, "driver": {"image": "levada:other"}}})
+        eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+        operator.swept_twice()
+        assert kubectl.get("pod", "shop-driver-0")["metadata"]["uid"] == pod
+        eventually(lambda: condition(kubectl, "Ready")[0] == "True")
+        assert _condition(kubectl, "Ready")["observedGeneration"] == 1
+        assert condition(kubectl, "Stalled") == ("True", "RefusedByCluster")
