@@ -41,5 +41,6 @@ def holder_named(connection: psycopg.Connection[Any]) -> Iterator[None]:
 
 def _name_holder(error: Yielded, connection: psycopg.Connection[Any]) -> None:
     place = error.place if isinstance(error, TableInUse) else None
-    holder = lock_holder(connection, schema=place and place.schema, name=place and place.name)
+    known = {} if place is None else {"schema": place.schema, "name": place.name}
+    holder = lock_holder(connection, **known)
     name_holder(error, holder, "destination")
