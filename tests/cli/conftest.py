@@ -1,7 +1,8 @@
-"""The manifests of the commands' tests."""
+"""The manifests and engines of the commands' tests."""
 
 from __future__ import annotations
 
 from tests.rigs.command_line import folder, manifest
+from tests.rigs.engine import engine
 
-__all__ = ["folder", "manifest"]
+__all__ = ["engine", "folder", "manifest"]

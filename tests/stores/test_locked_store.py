@@ -22,7 +22,7 @@ ORDERS = TableId(16402)
 
 
 def test_a_locked_table_of_the_store_is_named(db: Database, caplog: pytest.LogCaptureFixture) -> None:
-    """A write ends as Transient. It names the store, and the query that finds the lock. Later it works."""
+    """A write ends as Transient. It names the store, the session and the SQL that ends it. Later it works."""
     store = PostgresStore(db.connection, "shop", waits=StoreWaits(lock_s=0.05, server_s=0.5))
     store.next_epoch()
     store.update_table_replication_states({ORDERS: Init()})
@@ -33,9 +33,12 @@ def test_a_locked_table_of_the_store_is_named(db: Database, caplog: pytest.LogCa
             store.update_table_replication_states({ORDERS: Ready()})
         assert raised.value.code == "store_locked"
         assert "writing state of pipeline shop to schema levada at" in raised.value.message
-        query = raised.value.hint.partition("find it: ")[2]
-        with db.connect() as admin:
-            assert other.info.backend_pid in {row[0] for row in admin.execute(query)}
+        pid = other.info.backend_pid
+        assert f"PID {pid} (role postgres, idle in transaction since" in raised.value.message
+        assert "has table levada.documents in mode AccessExclusiveLock" in raised.value.message
+        show, end = raised.value.hint.partition("at the store: ")[2].split("; ")
+        assert db.query(show) == [("LOCK TABLE levada.documents",)]
+        assert end == f"SELECT pg_terminate_backend({pid})"
         assert isinstance(store.last_error, Transient)
     store.update_table_replication_states({ORDERS: Ready()})
     assert store.last_error is None

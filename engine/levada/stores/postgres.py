@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final, LiteralString, TypeVar
 
 import psycopg
-from psycopg import sql
 from tenacity import Retrying, retry_if_exception, wait_exponential_jitter
 
 from levada import codes
 from levada.errors import LevadaError, NeedsOperator, Permanent, StatementRefused, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
+from levada.postgres.lock_holders import LockHolder, lock_holder, name_holder
 from levada.postgres.read_only import is_read_only, read_only_reason
 from levada.stores.cached import CachedStore
 from levada.stores.connection import StoreConnection, store_error
@@ -344,6 +344,16 @@ def _read_only_reason(connection: PostgresConnection) -> tuple[str, str]:
         return "", ""
 
 
+def _lock_holder(connection: PostgresConnection, schema: str) -> LockHolder | None:
+    """Return the session that holds a lock on a table of the store. None if it has ended, or cannot be read."""
+    try:
+        with connection.connect(application="store") as conn, source_errors("looking for the holders of locks"):
+            return lock_holder(conn, schema=schema)
+    except LevadaError as error:
+        _log.debug("the session that has the store's lock cannot be read: %s", error)
+        return None
+
+
 @contextmanager
 def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> Iterator[None]:
     """Raise psycopg's errors from the block as Levada's, with hints about a store."""
@@ -357,13 +367,9 @@ def _store_errors(doing: str, schema: str, connection: PostgresConnection) -> It
             raise Transient("store_read_only", message, hint=hint or error.hint) from error
         if error.code != codes.LOCK_TIMEOUT:
             raise _of_server(error, connection) from error
-        name = sql.Literal(schema).as_string(None)
-        holders = (
-            "SELECT pid, query FROM pg_stat_activity JOIN pg_locks USING (pid) JOIN pg_class c ON c.oid = relation"
-            f" WHERE granted AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = {name})"
-        )
-        hint = f"another session holds a lock on a table of the store, find it: {holders}"
-        raise Transient("store_locked", error.message, hint=hint) from error
+        locked = Transient(codes.STORE_LOCKED, error.message, hint="another session has a table of the store locked")
+        name_holder(locked, _lock_holder(connection, schema), "store")
+        raise locked from error
     except NeedsOperator as error:
         if error.code == codes.INSUFFICIENT_PRIVILEGE:
             hint = _missing_grants(connection, schema) or error.hint

@@ -12,6 +12,7 @@ from levada.errors import NeedsOperator
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.failures import source_errors
 from levada.postgres.kept_sessions import SESSIONS
+from levada.postgres.lock_holders import store_holder_named
 from levada.stores.codecs import PHASES
 from levada.stores.migrations import MIGRATIONS, TABLES, store_version
 from levada.stores.phases import DataSync, Init
@@ -38,7 +39,11 @@ def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: 
     Raise NeedsOperator ``store_privilege_missing`` with every missing privilege, ``store_schema_foreign`` if another
     role may own objects in it, and ``store_newer`` if a newer release of Levada has migrated it.
     """
-    with SESSIONS.session(connection, "check") as conn, source_errors(f"checking the store in schema {schema}"):
+    with (
+        SESSIONS.session(connection, "check") as conn,
+        store_holder_named(conn, schema),
+        source_errors(f"checking the store in schema {schema}"),
+    ):
         require_own_schema(conn, schema, TABLES)
         rights = read_rights(conn, schema)
         if rights.missing:
@@ -49,7 +54,11 @@ def check_postgres_store(connection: PostgresConnection, pipeline: str, schema: 
 
 def postgres_store_exists(connection: PostgresConnection, schema: str) -> bool:
     """Return True if the schema has a store. Unlike opening a store, this creates none."""
-    with SESSIONS.session(connection, "status") as conn, source_errors(f"looking for the store in schema {schema}"):
+    with (
+        SESSIONS.session(connection, "status") as conn,
+        store_holder_named(conn, schema),
+        source_errors(f"looking for the store in schema {schema}"),
+    ):
         return store_version(conn, schema) > 0
 
 

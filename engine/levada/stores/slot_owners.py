@@ -11,6 +11,7 @@ from psycopg import sql
 
 from levada.postgres.failures import source_errors
 from levada.postgres.identity import read_identity
+from levada.postgres.lock_holders import store_holder_named
 from levada.postgres.publication_owners import owned_publications
 from levada.postgres.server import ServerIdentity
 from levada.postgres.slots import database_slots, parse_slot_name
@@ -74,7 +75,10 @@ def _claims(conn: psycopg.Connection[Any]) -> Iterator[tuple[str, PipelineOwner]
     for (schema,) in conn.execute(_STORES).fetchall():
         query = sql.SQL(_OWNERS).format(documents=sql.Identifier(schema, "documents"))
         parameters = {"owner": OWNER.name, "record": FINGERPRINT.name, "source": SOURCE}
-        for content, source in conn.execute(query, parameters).fetchall():
+        doing = f"looking for the owners of slots in the store in schema {schema}"
+        with store_holder_named(conn, schema), source_errors(doing):
+            rows = conn.execute(query, parameters).fetchall()
+        for content, source in rows:
             where = f"a pipeline's {FINGERPRINT.name} in the store in schema {schema}"
             if source is not None and _database(decoded(FINGERPRINT, source, where)) not in ("", here):
                 continue

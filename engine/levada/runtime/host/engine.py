@@ -15,6 +15,7 @@ from levada.runtime.erasures.eraser import ErasureOptions
 from levada.runtime.erasures.report import ErasureReport
 from levada.runtime.host.approval import copied_tables, waiting_tables
 from levada.runtime.host.goals import Goal
+from levada.runtime.host.last_error import LastError
 from levada.runtime.host.manifest_file import command_words, file_digest, read_manifest_file, work_folder
 from levada.runtime.host.manifest_watcher import ManifestWatcher
 from levada.runtime.host.outcomes import EngineObserver, Outcome, Suspended
@@ -154,7 +155,10 @@ class Engine:
                 command_words(self._watcher.path, self._secrets),
             )
             self._run = Run(parts, until, deadline)
-            return self._run.run()
+            with LastError(self._work_dir, self.name).kept() as last:
+                outcome = self._run.run()
+                last.keep_refusal(outcome)
+            return outcome
 
     def stop(self) -> None:
         """Make `run` stop the pipeline and return `Stopped`, also at later calls. Return without waiting.

@@ -49,7 +49,12 @@ _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.25
 _WATCH_S: Final = 1.0
-_WAITED_FOR: Final = SOURCE_AWAY | {codes.SOURCE_INTERNAL_ERROR, codes.STORE_READ_ONLY, codes.STORE_UNREACHABLE}
+_WAITED_FOR: Final = SOURCE_AWAY | {
+    codes.SOURCE_INTERNAL_ERROR,
+    codes.STORE_LOCKED,
+    codes.STORE_READ_ONLY,
+    codes.STORE_UNREACHABLE,
+}
 """Codes of a source or a store that is away, for which a start waits once tables were copied."""
 _START_PATIENCE_S: Final = 10.0
 """Seconds that an interrupted start may take to end, so that it is closed in order.

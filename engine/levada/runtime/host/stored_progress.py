@@ -16,6 +16,7 @@ from levada.postgres.lag import sample_lag
 from levada.postgres.slots import inspect_slot, is_foreign
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import open_store, pipeline_config, store_connection
+from levada.runtime.host.last_error import LastError
 from levada.runtime.host.plugins import target_names
 from levada.runtime.report.snapshot import fatal_progress
 from levada.runtime.resources.staging import open_staging
@@ -66,12 +67,15 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
     Numbers of a running process are None. The error is ``slot_lost`` or ``slot_missing`` if tables need the changes of
     a slot that is gone, and ``slot_released`` if the guard dropped it. It is ``slot_foreign`` if the slot of that name
     belongs to another database, ``source_standby`` if the source is a standby without it, and ``store_empty`` if the
-    store has lost the pipeline's state.
+    store has lost the pipeline's state. Without one of these it is the error with which the last engine of the work
+    folder ended.
     """
     config = pipeline_config(manifests, secrets=secrets, work_dir=work_dir)
     now = datetime.now(UTC)
     stored = _stored(manifests, config, secrets)
     slot, error = _slot_state(config, stored)
+    if error is None:
+        error = LastError(config.work_dir, config.name).read()
     return Progress(
         pipeline=config.name,
         epoch=0,
