@@ -54,6 +54,7 @@ _THREADS: Final = 16
 _READERS: Final = 4
 _DECIDERS: Final = 2
 _LONE_TABLES_S: Final = 5.0
+_FOREGROUND: Final = "foregroundDeletion"
 
 
 class Controller:
@@ -231,6 +232,10 @@ class Controller:
         has, needs = FINALIZER in finalizers, self._needs_cleanup(body)
         others = [name for name in finalizers if name != FINALIZER]
         if metadata.get("deletionTimestamp"):
+            if has and needs and _FOREGROUND in others:
+                # Garbage collection removes every object that is created in a foreground deletion, as the clean-up Job.
+                others.remove(_FOREGROUND)
+                await self._set_finalizers(key, [*others, FINALIZER])
             if has and (not needs or await self._reconcile(key)):
                 await self._set_finalizers(key, others)
                 # Its end may have been reported before the answer.

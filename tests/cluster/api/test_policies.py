@@ -18,6 +18,7 @@ API = "admissionregistration.k8s.io/v1"
 KINDS = {
     "ConfigMap": ("", "configmaps"),
     "ServiceAccount": ("", "serviceaccounts"),
+    "NetworkPolicy": ("networking.k8s.io", "networkpolicies"),
     "StatefulSet": ("apps", "statefulsets"),
 }
 
@@ -50,7 +51,7 @@ def _probe(kubectl: Kubectl, kind: str) -> str:
     spec = {"spec": {"selector": {"matchLabels": labels}, "serviceName": "a", "template": pod}}
     group = KINDS[kind][0]
     body = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": {"name": "probe"}}
-    body |= spec if kind == "StatefulSet" else {}
+    body |= {"StatefulSet": spec, "NetworkPolicy": {"spec": {"podSelector": {}}}}.get(kind, {})
     return kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(body), check=False).stderr
 
 
@@ -85,3 +86,37 @@ def test_change_that_is_refused_stops_nothing(kubectl: Kubectl, operator: Operat
         eventually(lambda: condition(kubectl, "Ready")[0] == "True")
         assert _condition(kubectl, "Ready")["observedGeneration"] == 1
         assert condition(kubectl, "Stalled") == ("True", "RefusedByCluster")
+
+
+def _replicas(kubectl: Kubectl) -> int:
+    return int(kubectl.get("statefulset", "shop-driver")["spec"]["replicas"])
+
+
+def test_refused_object_holds_up_no_suspension_and_no_cleanup(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver
+) -> None:
+    """The driver stops, and the clean-up Job is created, although a NetworkPolicy cannot be made again."""
+    streaming(kubectl, driver)
+    with refused(kubectl, "NetworkPolicy"):
+        kubectl("delete", "networkpolicy", "shop-driver")
+        eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+        kubectl.patch("pipeline", "shop", {"spec": {"suspend": True}})
+        eventually(lambda: _replicas(kubectl) == 0)
+        if kubectl.get("pod", "shop-driver-0"):
+            kubectl("delete", "pod", "shop-driver-0", "--force", "--ignore-not-found")
+        kubectl("delete", "pipeline", "shop", "--wait=false")
+        eventually(lambda: kubectl.get("job", "shop-cleanup"))
+        kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
+        eventually(lambda: not kubectl.get("pipeline", "shop"))
+
+
+def test_template_that_is_refused_holds_up_no_suspension(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver
+) -> None:
+    """The driver stops with the last accepted template, and the condition has the server's words."""
+    streaming(kubectl, driver)
+    typo = {"podTemplate": {"spec": {"tolerationz": []}}}
+    kubectl.patch("pipeline", "shop", {"spec": {"suspend": True, "driver": typo}})
+    eventually(lambda: _replicas(kubectl) == 0)
+    eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+    assert "tolerationz" in _condition(kubectl, "Accepted")["message"]
