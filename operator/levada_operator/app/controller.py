@@ -54,6 +54,8 @@ _THREADS: Final = 16
 _READERS: Final = 4
 _DECIDERS: Final = 2
 _LONE_TABLES_S: Final = 5.0
+_DENIED: Final = (403, 422)
+"""The statuses with which a policy refuses a request."""
 _FOREGROUND: Final = "foregroundDeletion"
 
 
@@ -186,6 +188,9 @@ class Controller:
             except RequestFailed as error:
                 FAILURES.inc()
                 _log.warning("%s/%s: %s", key.namespace, key.name, error)
+                if error.status in _DENIED and not error.namespace_terminating:
+                    # The finalizer, or the status itself. So no condition can say it.
+                    await self._report(key, "ReconcileFailed", f"the API server refuses a request: {error.message}")
             except Exception as error:
                 FAILURES.inc()
                 FAULTS.labels(key.namespace).inc()

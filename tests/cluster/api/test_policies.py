@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.cluster.api.pipelines import condition, shop, streaming
+from tests.cluster.api.pipelines import condition, shop, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import Kubectl, eventually
 
@@ -21,12 +21,13 @@ KINDS = {
     "NetworkPolicy": ("networking.k8s.io", "networkpolicies"),
     "StatefulSet": ("apps", "statefulsets"),
 }
+ALL = {**KINDS, "Pipeline": ("levada.dev", "pipelines")}
 
 
 @contextmanager
 def refused(kubectl: Kubectl, kind: str) -> Iterator[None]:
     """Let a ValidatingAdmissionPolicy refuse each new and each changed object of a kind in the namespace."""
-    name, cluster, (group, plural) = f"levada-{uuid.uuid4().hex[:8]}", Kubectl("default"), KINDS[kind]
+    name, cluster, (group, plural) = f"levada-{uuid.uuid4().hex[:8]}", Kubectl("default"), ALL[kind]
     rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [plural]}
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": kubectl.namespace}}}
     spec = {"matchConstraints": {**here, "resourceRules": [rule]},
@@ -49,8 +50,10 @@ def _probe(kubectl: Kubectl, kind: str) -> str:
     labels = {"app": "probe"}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
     spec = {"spec": {"selector": {"matchLabels": labels}, "serviceName": "a", "template": pod}}
-    group = KINDS[kind][0]
+    group = ALL[kind][0]
     body = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": {"name": "probe"}}
+    if kind == "Pipeline":
+        body = shop("probe")
     body |= {"StatefulSet": spec, "NetworkPolicy": {"spec": {"podSelector": {}}}}.get(kind, {})
     return kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(body), check=False).stderr
 
@@ -120,3 +123,14 @@ def test_template_that_is_refused_holds_up_no_suspension(
     eventually(lambda: _replicas(kubectl) == 0)
     eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
     assert "tolerationz" in _condition(kubectl, "Accepted")["message"]
+
+
+def test_refused_finalizer_is_reported(kubectl: Kubectl, operator: Operator) -> None:
+    """Nothing of a Pipeline is created before its finalizer. An Event has the words of the policy, as no status can."""
+    operator.stop()
+    kubectl.apply(shop())
+    with refused(kubectl, "Pipeline"):
+        operator.start()
+        assert WORDS in told(kubectl, "ReconcileFailed")
+        assert not kubectl.get("statefulset", "shop-driver")
+    eventually(lambda: kubectl.get("statefulset", "shop-driver"))
