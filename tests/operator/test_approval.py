@@ -30,8 +30,9 @@ from levada_operator.decide.acceptance import Acceptance, accept
 from levada_operator.decide.approval import copied_tables
 from levada_operator.decide.pipeline_conditions import approved
 from levada_operator.decide.reconcile import reconcile
-from levada_operator.names import APPROVE
-from levada_operator.observe.objects import ObjectKey, OwnedObjects, read_table_sync
+from levada_operator.memo import Memo
+from levada_operator.names import APPROVE, READY
+from levada_operator.observe.objects import ObjectKey, OwnedObjects, PipelineKey, read_table_sync
 from levada_operator.observe.observed import Observed
 
 COPY = {"rows": 12_600_000, "bytes": 3 << 30, "percent": 100, "rowsPerSecond": 100_000}
@@ -252,6 +253,26 @@ def test_a_change_that_is_set_back_waits_no_more() -> None:
     seen = running(copied(), owned=owned(owner(approval="Manual")), body=body)
     assert approved(seen, accept(seen)).reason == "NothingWaits"
     assert not reconcile(seen).apply
+
+
+def test_a_change_waits_without_a_driver_whatever_the_status_says() -> None:
+    """No report says that a table has no copy. A status may be lost, and a TableSync deleted by hand."""
+    for status in ({}, {"phase": "Removed"}, {"phase": "Pending"}, {"phase": "Suspended", "copy": None}):
+        seen = written(merge(table_sync(), {"status": status}), **TEXT)
+        request = waiting(seen).request
+        assert request is not None
+        assert request.tables == (QualifiedTable("public", "orders"),)
+    memo: Memo[PipelineKey, Acceptance] = Memo()
+    new = written(table_sync(), **TEXT)
+    report = progress(table_document(phase="Init", copy=None))
+    assert not accept(replace(new, report=report), memo).waits
+    assert accept(new, memo).waits
+    none = replace(written(**TEXT), table_syncs=())
+    assert "the tables, which are not known before a driver reports them" in approved(none, waiting(none)).message
+    never = {**none.owned.bodies}
+    key = ObjectKey("StatefulSet", "shop-driver")
+    never[key] = merge(dict(never[key]), {"metadata": {"annotations": {READY: None}}})
+    assert not accept(replace(none, owned=OwnedObjects(never))).waits
 
 
 def test_tables_without_a_copy_are_not_counted() -> None:

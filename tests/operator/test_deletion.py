@@ -121,10 +121,34 @@ def test_refused_spec_does_not_hold_the_deletion_up() -> None:
     assert "tolerationz" not in job["spec"]["template"]["spec"]
 
 
+@pytest.mark.parametrize("kind", ["NetworkPolicy", "StatefulSet", "Service"])
+def test_refused_object_holds_no_cleanup_up(kind: str) -> None:
+    """The Job comes after what its pod needs, and before all else, of which one may be refused."""
+    bodies = {key: body for key, body in STOPPED.bodies.items() if key.kind != kind}
+    plan = reconcile(deleting(owned=OwnedObjects(bodies), pods=()))
+    assert [b["kind"] for b in plan.apply] == ["Job", kind]
+    without = {key: body for key, body in bodies.items() if key.kind not in ("ConfigMap", "ServiceAccount")}
+    kinds = [b["kind"] for b in reconcile(deleting(owned=OwnedObjects(without), pods=())).apply]
+    assert set(kinds[: kinds.index("Job")]) == {"ConfigMap", "ServiceAccount"}
+    assert kinds[-1] == kind
+
+
+def test_refused_manifest_does_not_hold_the_cleanup_up() -> None:
+    """The accepted manifest has the same policy. Another policy waits for its manifest."""
+    refused = (Refusal(ObjectKey("ConfigMap", "shop-manifest"), "none of these"),)
+    changed = pipeline(spec={"freshnessSeconds": 7})
+    plan = reconcile(deleting(body=changed, owned=STOPPED, pods=(), refusals=refused))
+    assert [b["kind"] for b in plan.apply] == ["Job"]
+    other = pipeline(spec={"deletionPolicy": {"slot": "Retain"}})
+    plan = reconcile(deleting(body=other, owned=STOPPED, pods=(), refusals=refused))
+    assert [b["kind"] for b in plan.apply][:2] == ["ConfigMap", "Job"]
+
+
 def test_nothing_to_clean() -> None:
-    """A Pipeline that never ran, or that lost to an older one, goes without a clean-up."""
+    """A Pipeline whose manifest was never created, or that lost to an older one, goes without a clean-up."""
+    refused = (Refusal(ObjectKey("ConfigMap", "shop-manifest"), "none of these"),)
     for seen in (
-        deleting(owned=OwnedObjects(), pods=(), report=None),
+        deleting(owned=OwnedObjects(), pods=(), report=None, refusals=refused),
         deleting(owned=OwnedObjects(), pods=(), report=None, conflicts=("data/older",)),
         deleting(body=pipeline(spec={"store": {}}), owned=OwnedObjects(), pods=()),
     ):
@@ -132,6 +156,19 @@ def test_nothing_to_clean() -> None:
         assert plan.release
         assert plan.apply == ()
         assert not any(n.reason == "CleanupAbandoned" for n in plan.events)
+
+
+def test_removed_objects_do_not_hide_that_it_ran() -> None:
+    """In a foreground deletion garbage collection may remove every object before the operator sees the deletion."""
+    plan = reconcile(deleting(body=pipeline(status={}), owned=OwnedObjects(), pods=(), report=None))
+    kinds = [b["kind"] for b in plan.apply]
+    assert (kinds[:2], plan.release) == (["ConfigMap", "ServiceAccount"], False)
+    assert "Job" in kinds
+    gone = OwnedObjects({k: b for k, b in STOPPED.bodies.items() if k.kind not in ("ConfigMap", "ServiceAccount")})
+    missing = reconcile(deleting(owned=gone, pods=(), jobs=(job(),)))
+    assert {b["kind"] for b in missing.apply} == {"ConfigMap", "ServiceAccount"}
+    ends = (Refusal(ObjectKey("ConfigMap", "shop-manifest"), "no", namespace_terminating=True),)
+    assert SQL in reconcile(deleting(owned=OwnedObjects(), pods=(), report=None, refusals=ends)).abandoned
 
 
 def test_what_is_retained_is_released() -> None:
@@ -177,7 +214,7 @@ def test_policy_changed_last_is_the_one_that_holds() -> None:
     """The Job reads the policy as it is when the Pipeline is deleted, not as it was when the driver started."""
     body = pipeline(spec={"deletionPolicy": {"publication": "Delete"}})
     plan = reconcile(deleting(body=body, owned=STOPPED, pods=()))
-    assert [b["kind"] for b in plan.apply] == ["ConfigMap", "StatefulSet", "Job"]
+    assert [b["kind"] for b in plan.apply] == ["ConfigMap", "Job", "StatefulSet"]
     assert "publication: Delete" in plan.apply[0]["data"]["pipeline.yaml"]
 
 

@@ -50,6 +50,10 @@ SEEN = {
         *_TWO, body=pipeline(spec=_MANUAL | {"onUnrepresentable": "Text"}), owned=owned(owner(**_MANUAL)),
         report=_REPORT,
     ),
+    "a change copies again while it is suspended": running(
+        *_TWO, body=pipeline(spec=_MANUAL | {"suspend": True, "onUnrepresentable": "Text"}),
+        owned=owned(owner(suspend=True, **_MANUAL), running=False), pods=(), report=None,
+    ),
     "a table is gone": running(*_TWO),
     "the driver is being stopped": deleting(),
     "the clean-up begins": deleting(owned=_STOPPED, pods=()),

@@ -13,6 +13,8 @@ from tests.operator.samples import (
     at,
     merge,
     observed,
+    owned,
+    owner,
     pipeline,
     pod_body,
     progress,
@@ -24,6 +26,7 @@ from levada_operator.decide.plan import Plan
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.decide.rehearsal import proves_nothing
 from levada_operator.kube.interface import RequestFailed
+from levada_operator.observe.objects import OwnedObjects
 from levada_operator.observe.pods import read_pod
 
 FORBIDDEN = 'pods "shop-driver-0" is forbidden: violates PodSecurity "restricted:latest": host namespaces'
@@ -96,6 +99,35 @@ def test_nothing_keeps_running_that_never_ran() -> None:
     message = accepted(reconcile(replace(first, refusals=outcome.refusals)))[2]
     assert "it is there already" in message
     assert "keeps running" not in message
+
+
+def test_refused_template_does_not_hold_a_suspension_up() -> None:
+    """The driver stops with the last accepted template. Executors are not validated, because none will start."""
+    typo = pipeline(spec={"suspend": True, "driver": {"podTemplate": {"spec": {"tolerationz": []}}}})
+    seen = running(body=typo)
+    outcome = asyncio.run(carry_out(Requests(StatefulSet=RequestFailed(422, "not declared in schema")), seen))
+    plan = reconcile(replace(seen, refusals=outcome.refusals))
+    assert accepted(plan)[:2] == ("False", "RefusedByCluster")
+    assert "suspended" in accepted(plan)[2]
+    (stops,) = (b for b in plan.apply if b["kind"] == "StatefulSet")
+    assert stops["spec"]["replicas"] == 0
+    assert "tolerationz" not in stops["spec"]["template"]["spec"]
+    cluster = {"driver": {"mode": "Cluster"}, "executor": {"podTemplate": {"spec": {"hostNetwork": True}}}}
+    for suspend in (False, True):
+        body = pipeline(spec={**cluster, "suspend": suspend, "freshnessSeconds": 7})
+        kinds = [b["kind"] for b in reconcile(running(body=body, owned=owned(owner(**cluster)))).rehearse]
+        assert ("Job" in kinds) is not suspend
+
+
+def test_refused_object_does_not_hold_a_suspension_up() -> None:
+    """The StatefulSet that stops the driver is applied before all else, of which a policy may refuse anything."""
+    for kind in ("ConfigMap", "NetworkPolicy", "Service", "ServiceAccount"):
+        bodies = {key: body for key, body in running().owned.bodies.items() if key.kind != kind}
+        seen = running(body=pipeline(spec={"suspend": True}), owned=OwnedObjects(bodies))
+        cluster = Requests(**{kind: RequestFailed(403, "none of these")})
+        outcome = asyncio.run(carry_out(cluster, seen))
+        assert outcome.refusals[0].key.kind == kind
+        assert ("apply", "StatefulSet", "shop-driver") in cluster.writes
 
 
 def test_driver_is_served_while_a_change_is_refused() -> None:

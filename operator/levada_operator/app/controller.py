@@ -54,6 +54,9 @@ _THREADS: Final = 16
 _READERS: Final = 4
 _DECIDERS: Final = 2
 _LONE_TABLES_S: Final = 5.0
+_DENIED: Final = (403, 422)
+"""The statuses with which a policy refuses a request."""
+_FOREGROUND: Final = "foregroundDeletion"
 
 
 class Controller:
@@ -185,6 +188,9 @@ class Controller:
             except RequestFailed as error:
                 FAILURES.inc()
                 _log.warning("%s/%s: %s", key.namespace, key.name, error)
+                if error.status in _DENIED and not error.namespace_terminating:
+                    # The finalizer, or the status itself. So no condition can say it.
+                    await self._report(key, "ReconcileFailed", f"the API server refuses a request: {error.message}")
             except Exception as error:
                 FAILURES.inc()
                 FAULTS.labels(key.namespace).inc()
@@ -231,6 +237,10 @@ class Controller:
         has, needs = FINALIZER in finalizers, self._needs_cleanup(body)
         others = [name for name in finalizers if name != FINALIZER]
         if metadata.get("deletionTimestamp"):
+            if has and needs and _FOREGROUND in others:
+                # Garbage collection removes every object that is created in a foreground deletion, as the clean-up Job.
+                others.remove(_FOREGROUND)
+                await self._set_finalizers(key, [*others, FINALIZER])
             if has and (not needs or await self._reconcile(key)):
                 await self._set_finalizers(key, others)
                 # Its end may have been reported before the answer.

@@ -25,7 +25,14 @@ from levada.spec.resyncs import without_resyncs
 from levada.spec.running import Approval
 from levada.spec.table_sync import table_settings_problem
 from levada.values import QualifiedTable
-from levada_operator.decide.approval import ResyncRequest, copied_tables, is_small, resync_request
+from levada_operator.decide.approval import (
+    ResyncRequest,
+    copied_tables,
+    is_small,
+    possible_copies,
+    resync_request,
+    was_ready,
+)
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
 from levada_operator.decide.table_phase import table_of
@@ -95,7 +102,7 @@ def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] | None = Non
     pipeline, (before, lost) = observed.pipeline, _accepted_before(observed)
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
     place = observed.has_default_storage, observed.owned.get("PersistentVolumeClaim", staging_name(pipeline.name))
-    copied = copied_tables(observed)
+    copied = copied_tables(observed), possible_copies(observed), was_ready(observed)
     bounded = "approvalAbove" in pipeline.spec
     sizes = [(t.status.get("sourceBytes"), t.status.get("copy")) for t in observed.table_syncs if bounded]
     inputs = (
@@ -122,14 +129,14 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
     ):
         return Acceptance(None, condition, table_conditions, {}, started_before=True)
     if before is not None:
-        request = resync_request(observed.pipeline, observed.table_syncs, copied_tables(observed), before, manifests)
+        request = resync_request(observed, before, manifests)
     if before is not None and request is not None:
         approved = (
             pipeline.spec.approval is Approval.AUTOMATIC
             or observed.pipeline.approves == request.digest
             or is_small(request, observed.table_syncs, pipeline.spec.approval_above)
         )
-        manifests = manifests if approved else without_resyncs(before, manifests, request.tables)
+        manifests = manifests if approved else without_resyncs(before, manifests, request.held)
     if is_too_large(manifest_text(manifests)):
         message = (
             f"the manifest with its TableSyncs has more than {MAX_BYTES} bytes or {MAX_VALUES} values; shorten the"
@@ -172,6 +179,10 @@ def with_refusals(
     if not refusals or acceptance.manifests is None:
         return acceptance
     last = acceptance.before
+    if last is not None and acceptance.manifests.pipeline.spec.suspend:
+        # Nothing that is refused is needed to stop the driver.
+        spec = last.pipeline.spec.model_copy(update={"suspend": True})
+        last = Manifests(last.pipeline.model_copy(update={"spec": spec}), last.table_syncs)
     message = refusal_text(refusals[0], namespace) + _kept_text(last.pipeline if last is not None and runs else None)
     condition = Condition("Accepted", False, "RefusedByCluster", message)
     return replace(acceptance, manifests=last or acceptance.manifests, condition=condition, changes={})
@@ -267,7 +278,9 @@ def _pipeline(observed: Observed, before: Manifests | None) -> tuple[PipelineMan
 
 
 def _kept_text(last: PipelineManifest | None) -> str:
-    return "" if last is None else "; the last accepted spec keeps running"
+    if last is None:
+        return ""
+    return "; the last accepted spec " + ("stays, suspended" if last.spec.suspend else "keeps running")
 
 
 def _table_syncs(

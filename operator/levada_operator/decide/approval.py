@@ -6,7 +6,7 @@ copy.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +15,8 @@ from levada.spec.resyncs import resync_fields, table_settings
 from levada.values import QualifiedTable
 from levada_operator.decide.phase import TableSyncPhase
 from levada_operator.decide.rounding import count_text, seconds_text, size_text
-from levada_operator.decide.table_phase import table_of
-from levada_operator.names import APPROVE, digest
+from levada_operator.decide.table_phase import table_of, tables_known
+from levada_operator.names import APPROVE, READY, digest, driver_name
 from levada_operator.observe.objects import Body, PipelineObject, TableSyncObject
 from levada_operator.observe.observed import Observed
 
@@ -27,11 +27,15 @@ _UNKNOWN: Final = frozenset(map(str, (TableSyncPhase.PENDING, TableSyncPhase.INI
 
 @dataclass(frozen=True, slots=True)
 class ResyncRequest:
-    """Changed fields that copy ``tables`` again. ``digest`` identifies the change, with the versions of its objects."""
+    """Changed fields that copy ``tables`` again. ``digest`` identifies the change, with the versions of its objects.
+
+    ``held`` are the tables whose own settings wait. A table that may have no copy yet is copied with its new settings.
+    """
 
     fields: tuple[str, ...]
     tables: tuple[QualifiedTable, ...]
     digest: str
+    held: frozenset[QualifiedTable] = frozenset()
 
 
 def copied_tables(observed: Observed) -> frozenset[QualifiedTable]:
@@ -48,6 +52,20 @@ def copied_tables(observed: Observed) -> frozenset[QualifiedTable]:
     return frozenset(table for table, was in copied.items() if was)
 
 
+def possible_copies(observed: Observed) -> frozenset[QualifiedTable]:
+    """Return the tables that no driver reports, while its list is not complete. Their status may be lost or forged."""
+    if tables_known(observed):
+        return frozenset()
+    reported = () if observed.progress is None else (t.table for t in observed.progress.tables)
+    return frozenset(map(table_of, observed.table_syncs)).difference(reported)
+
+
+def was_ready(observed: Observed) -> bool:
+    """Return True if a driver was Ready once, by the record of its StatefulSet."""
+    live = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
+    return READY in (((live or {}).get("metadata") or {}).get("annotations") or {})
+
+
 def _was_copied(table_sync: TableSyncObject) -> bool:
     copy = table_sync.status.get("copy") or {}
     return _has_copy(table_sync.status.get("phase", "Pending"), bool(copy.get("rows") or copy.get("percent")))
@@ -57,23 +75,22 @@ def _has_copy(phase: str, begun: bool) -> bool:
     return begun if phase in _UNKNOWN else phase != TableSyncPhase.REMOVED
 
 
-def resync_request(
-    pipeline: PipelineObject,
-    table_syncs: Sequence[TableSyncObject],
-    copied: Collection[QualifiedTable],
-    before: Manifests,
-    after: Manifests,
-) -> ResyncRequest | None:
+def resync_request(observed: Observed, before: Manifests, after: Manifests) -> ResyncRequest | None:
     """Return what the change from ``before`` to ``after`` copies again, or None for nothing.
 
-    ``copied`` are the tables that have a copy. A table with former settings, of which nothing is known, counts too.
+    A field of the Pipeline counts for every table that may have a copy, and while no table is known of a driver that
+    was Ready. A table with former settings, of which nothing is known, counts too.
     """
+    pipeline, table_syncs, copied = observed.pipeline, observed.table_syncs, copied_tables(observed)
     fields: list[str] = []
     tables: set[QualifiedTable] = set()
+    held = set(copied)
     versions: list[str] = []
+    unknown_tables = False
     if changed := resync_fields(before.pipeline.spec, after.pipeline.spec):
         fields += changed
-        tables |= set(copied)
+        tables |= copied | possible_copies(observed)
+        unknown_tables = not (tables or tables_known(observed)) and was_ready(observed)
         versions.append(f"{pipeline.generation} {after.pipeline.spec.model_dump_json()}")
     objects, former = {table_of(t): t for t in table_syncs}, {t.spec.table.qualified for t in before.table_syncs}
     for table, old, new in table_settings(before, after):
@@ -82,21 +99,24 @@ def resync_request(
         if (table in copied or unknown) and (changed := resync_fields(old, new, str(table))):
             fields += changed
             tables.add(table)
+            held.add(table)
             version = "deleted" if its is None else f"{its.uid} {its.generation}"
             versions.append(f"{version} {new.model_dump_json()}")
-    if not tables:
+    if not tables and not unknown_tables:
         return None
     named = sorted(tables)
-    return ResyncRequest(tuple(fields), tuple(named), digest("\n".join([*fields, *map(str, named), *versions])))
+    key = digest("\n".join([*fields, *map(str, named), *versions]))
+    return ResyncRequest(tuple(fields), tuple(named), key, frozenset(held & tables))
 
 
 def is_small(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], limit: int | None) -> bool:
     """Return True if the request's tables have at most ``limit`` bytes together. Unset: no request is small.
 
-    A table of unknown size makes the request large.
+    A table of unknown size makes the request large. So does one whose tables are not known.
     """
     sizes = [copy.size for copy in _copies(request, table_syncs)]
-    return limit is not None and None not in sizes and sum(filter(None, sizes)) <= limit
+    known = bool(sizes) and None not in sizes
+    return limit is not None and known and sum(filter(None, sizes)) <= limit
 
 
 def cost_text(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], at_once: int) -> str:
@@ -104,6 +124,8 @@ def cost_text(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], at
 
     The rows are those of the last copies. ``at_once`` is the number of tables that are copied at the same time.
     """
+    if not request.tables:
+        return f"{_listed(request.fields)}: copies again the tables, which are not known before a driver reports them"
     copies = _copies(request, table_syncs)
     known = [copy.size for copy in copies if copy.size is not None]
     figures = [_counted(len(copies), "table")]

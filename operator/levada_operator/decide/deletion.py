@@ -11,12 +11,14 @@ remove the finalizer  immediately
 In a namespace that is being deleted no Job can run. The driver then cleans up when it ends, and writes status.cleanup.
 The finalizer is removed without a finished clean-up if cleanupTimeoutSeconds have passed, if the clean-up cannot
 succeed, if the namespace is being deleted, or if the Pipeline never created anything.
+With foreground deletion, garbage collection would remove the clean-up Job. The controller ends that first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from levada import codes
 from levada.spec import DeletionAction, Manifests
@@ -32,13 +34,15 @@ from levada_operator.decide.slot import LOGIN_ERRORS
 from levada_operator.desired.driver import build_stateful_set
 from levada_operator.desired.jobs import build_cleanup_job
 from levada_operator.desired.objects import build_objects
-from levada_operator.desired.owner import build_owner
-from levada_operator.names import CLEANUP_ROLE, TAKE_OVER_FROM, cleanup_name, driver_name
+from levada_operator.desired.owner import Owner, build_owner
+from levada_operator.names import CLEANUP_ROLE, TAKE_OVER_FROM, cleanup_name, driver_name, manifest_name
 from levada_operator.observe.creation import creation_text
-from levada_operator.observe.objects import ObjectKey
+from levada_operator.observe.objects import Body, ObjectKey
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.pods import Termination
 
+_NEEDED: Final = ("ConfigMap", "ServiceAccount", "Role", "RoleBinding", "PersistentVolumeClaim")
+"""Kinds without which the clean-up's pod cannot run."""
 _MAX_REASON: Final = 400
 """Characters of the reason in an Event, which has at most 1,024."""
 
@@ -46,7 +50,7 @@ _MAX_REASON: Final = 400
 def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
     """Return a plan with the next step. The last step has ``release`` set."""
     manifests = acceptance.manifests
-    if manifests is None or not _source_objects_exist(observed, acceptance):
+    if manifests is None or _never_ran(observed, acceptance):
         return Plan(release=True)
     if (refused := _foreign_object_error(observed)) is not None:
         message = f"nothing was removed: {refused.message}"
@@ -60,8 +64,7 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
         left = message if _removes(manifests) else ""
         return Plan(release=True, abandoned=left, events=(_draft(observed, "CleanupAbandoned", message),))
     if observed.refusals and acceptance.before is not None:
-        # The API server refuses the new driver section. With the last accepted one, the running driver can be stopped.
-        manifests = _with_driver_of(acceptance.before, manifests)
+        manifests = _not_refused(acceptance.before, manifests, observed)
     owner = build_owner(observed, manifests)
     stateful_set = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name))
     if stateful_set is not None and stateful_set["spec"].get("replicas", 1) != 0:
@@ -72,13 +75,13 @@ def deletion(observed: Observed, acceptance: Acceptance) -> Plan:
         return Plan()
     job = next((j for j in observed.jobs if j.role == CLEANUP_ROLE), None)
     if job is None:
-        objects = [with_record(body, observed, acceptance) for body in build_objects(owner, running=False)]
-        return Plan(apply=(*objects, build_cleanup_job(as_last_run(owner, observed))))
+        return Plan(apply=tuple(_cleanup_objects(owner, observed, acceptance)))
     if job.succeeded:
         return Plan(release=True, events=(_draft(observed, "CleanupFinished", _summary(observed, manifests)),))
     if obstacle := obstacle_text(observed):
         return Plan(events=(_draft(observed, "CleanupWaiting", obstacle),))
-    return Plan()
+    # Garbage collection may have removed what was there when the Job was created.
+    return Plan(apply=tuple(b for b in _cleanup_objects(owner, observed, acceptance) if _is_missing(b, observed)))
 
 
 def left_without_finalizer(observed: Observed) -> str:
@@ -98,8 +101,32 @@ def left_without_finalizer(observed: Observed) -> str:
     return f"{text}; its status.cleanup has: {shortened(done, _MAX_REASON)}" if done else text
 
 
-def _with_driver_of(before: Manifests, manifests: Manifests) -> Manifests:
+def _cleanup_objects(owner: Owner, observed: Observed, acceptance: Acceptance) -> Iterator[dict[str, Any]]:
+    """Yield the clean-up Job after what its pod needs, and then the others: one that is refused holds no clean-up up.
+
+    The manifest has the policy that the Job executes. Of the others, one that is there need not be up to date.
+    """
+    needed: list[dict[str, Any]] = []
+    rest: list[dict[str, Any]] = []
+    for body in build_objects(owner, running=False):
+        needs = body["metadata"]["name"] == manifest_name(owner.name) or _is_missing(body, observed)
+        (needed if needs else rest).append(with_record(body, observed, acceptance))
+    yield from (*needed, build_cleanup_job(as_last_run(owner, observed)), *rest)
+
+
+def _is_missing(body: Body, observed: Observed) -> bool:
+    return body["kind"] in _NEEDED and observed.owned.get(body["kind"], body["metadata"]["name"]) is None
+
+
+def _not_refused(before: Manifests, manifests: Manifests, observed: Observed) -> Manifests:
+    """Return manifests whose objects were accepted before, as far as the clean-up is the same.
+
+    The API server may refuse the new driver section, or every change of the ConfigMap.
+    """
     pipeline = manifests.pipeline
+    refused = ObjectKey("ConfigMap", manifest_name(observed.pipeline.name)) in {r.key for r in observed.refusals}
+    if refused and pipeline.spec.deletion_policy == before.pipeline.spec.deletion_policy:
+        return before
     spec = pipeline.spec.model_copy(update={"driver": before.pipeline.spec.driver})
     return Manifests(pipeline.model_copy(update={"spec": spec}), manifests.table_syncs)
 
@@ -137,6 +164,17 @@ def _removes(manifests: Manifests) -> bool:
     """Return True if the policy removes anything outside of the cluster."""
     policy = manifests.pipeline.spec.deletion_policy
     return DeletionAction.DELETE in (policy.slot, policy.publication, policy.destination_tables)
+
+
+def _never_ran(observed: Observed, acceptance: Acceptance) -> bool:
+    """Return True if no driver was ever created. That no object is there does not say so.
+
+    Garbage collection, a namespace's end or a person may have removed them all. The finalizer is set before the first
+    of them is created, except for a Pipeline that lost to an older one. The manifest is the first.
+    """
+    manifest = ObjectKey("ConfigMap", manifest_name(observed.pipeline.name))
+    refused = any(r.key == manifest and not r.namespace_terminating for r in observed.refusals)
+    return not acceptance.started_before and bool(observed.conflicts or refused)
 
 
 def _source_objects_exist(observed: Observed, acceptance: Acceptance) -> bool:

@@ -158,7 +158,8 @@ def _rehearsal(
         created = {body["metadata"]["name"] for body in apply if body["kind"] == "ServiceAccount"}
         account = runs_as if owner.account in created else owner.account
         rehearsed.append(build_driver_rehearsal(rehearsed[0], live["metadata"]["uid"], account))
-    if any(body["kind"] == "ConfigMap" for body in apply) and owner.executor.pod_template:
+    starts = not manifests.pipeline.spec.suspend
+    if starts and any(body["kind"] == "ConfigMap" for body in apply) and owner.executor.pod_template:
         rehearsed += build_executor_rehearsal(owner, runs_as)
     return tuple(rehearsed)
 

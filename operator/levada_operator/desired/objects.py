@@ -18,10 +18,15 @@ from levada_operator.desired.owner import Owner
 
 
 def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
-    """Return the objects in the order to apply them. The StatefulSet is last, because its pod needs the others."""
+    """Return the objects in the order to apply them. One that is refused holds back those after it.
+
+    The StatefulSet is last, because its pod needs the others. One that stops the pod needs none, and is first.
+    """
     claim = build_staging_claim(owner)
     executors = [policy for policy in (build_executor_policy(owner), build_copy_policy(owner)) if policy is not None]
+    stateful_set = build_stateful_set(owner, running=running)
     return [
+        *([] if running else [stateful_set]),
         build_manifest(owner),
         *build_service_accounts(owner),
         *build_role(owner),
@@ -30,5 +35,5 @@ def build_objects(owner: Owner, *, running: bool) -> list[dict[str, Any]]:
         build_network_policy(owner),
         *executors,
         build_service(owner),
-        build_stateful_set(owner, running=running),
+        *([stateful_set] if running else []),
     ]

@@ -125,3 +125,26 @@ def test_driver_whose_label_is_removed(
     kubectl(*message.partition("delete it: kubectl ")[2].split(), "--wait=false")
     eventually(lambda: driver_pod(kubectl, "shop").get("metadata", {}).get("uid", before) != before)
     eventually(lambda: condition(kubectl, "DriverAvailable")[1] != "PodRefused")
+
+
+def test_foreground_deletion_is_cleaned_up(
+    kubectl: Kubectl, controllers: None, operator: Operator, driver: FakeDriver
+) -> None:
+    """Garbage collection removes neither the clean-up Job nor the evidence that a driver ran."""
+    streaming(kubectl, driver)
+    uid = kubectl.get("pipeline", "shop")["metadata"]["uid"]
+    operator.stop()
+    kubectl("delete", "pipeline", "shop", "--cascade=foreground", "--wait=false")
+    eventually(lambda: not kubectl.get("configmap", "shop-manifest"))
+    kubectl("delete", "pod", "shop-driver-0", "--force", "--ignore-not-found")
+    eventually(lambda: not kubectl.get("statefulset", "shop-driver"))
+    kubectl.patch("pipeline", "shop", {"status": {"slot": None}}, "status")
+    operator.start()
+    eventually(lambda: kubectl.get("job", "shop-cleanup"))
+    job = kubectl.get("job", "shop-cleanup")["metadata"]["uid"]
+    operator.swept_twice()
+    assert kubectl.get("job", "shop-cleanup")["metadata"]["uid"] == job
+    assert kubectl.get("pipeline", "shop")["metadata"]["uid"] == uid
+    assert kubectl.get("configmap", "shop-manifest")
+    kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
+    eventually(lambda: not kubectl.get("pipeline", "shop"))

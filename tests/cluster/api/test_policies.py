@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.cluster.api.pipelines import condition, shop, streaming
+from tests.cluster.api.pipelines import condition, shop, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import Kubectl, eventually
 
@@ -18,14 +18,16 @@ API = "admissionregistration.k8s.io/v1"
 KINDS = {
     "ConfigMap": ("", "configmaps"),
     "ServiceAccount": ("", "serviceaccounts"),
+    "NetworkPolicy": ("networking.k8s.io", "networkpolicies"),
     "StatefulSet": ("apps", "statefulsets"),
 }
+ALL = {**KINDS, "Pipeline": ("levada.dev", "pipelines")}
 
 
 @contextmanager
 def refused(kubectl: Kubectl, kind: str) -> Iterator[None]:
     """Let a ValidatingAdmissionPolicy refuse each new and each changed object of a kind in the namespace."""
-    name, cluster, (group, plural) = f"levada-{uuid.uuid4().hex[:8]}", Kubectl("default"), KINDS[kind]
+    name, cluster, (group, plural) = f"levada-{uuid.uuid4().hex[:8]}", Kubectl("default"), ALL[kind]
     rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [plural]}
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": kubectl.namespace}}}
     spec = {"matchConstraints": {**here, "resourceRules": [rule]},
@@ -48,9 +50,11 @@ def _probe(kubectl: Kubectl, kind: str) -> str:
     labels = {"app": "probe"}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
     spec = {"spec": {"selector": {"matchLabels": labels}, "serviceName": "a", "template": pod}}
-    group = KINDS[kind][0]
+    group = ALL[kind][0]
     body = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": {"name": "probe"}}
-    body |= spec if kind == "StatefulSet" else {}
+    if kind == "Pipeline":
+        body = shop("probe")
+    body |= {"StatefulSet": spec, "NetworkPolicy": {"spec": {"podSelector": {}}}}.get(kind, {})
     return kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(body), check=False).stderr
 
 
@@ -85,3 +89,48 @@ def test_change_that_is_refused_stops_nothing(kubectl: Kubectl, operator: Operat
         eventually(lambda: condition(kubectl, "Ready")[0] == "True")
         assert _condition(kubectl, "Ready")["observedGeneration"] == 1
         assert condition(kubectl, "Stalled") == ("True", "RefusedByCluster")
+
+
+def _replicas(kubectl: Kubectl) -> int:
+    return int(kubectl.get("statefulset", "shop-driver")["spec"]["replicas"])
+
+
+def test_refused_object_holds_up_no_suspension_and_no_cleanup(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver
+) -> None:
+    """The driver stops, and the clean-up Job is created, although a NetworkPolicy cannot be made again."""
+    streaming(kubectl, driver)
+    with refused(kubectl, "NetworkPolicy"):
+        kubectl("delete", "networkpolicy", "shop-driver")
+        eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+        kubectl.patch("pipeline", "shop", {"spec": {"suspend": True}})
+        eventually(lambda: _replicas(kubectl) == 0)
+        if kubectl.get("pod", "shop-driver-0"):
+            kubectl("delete", "pod", "shop-driver-0", "--force", "--ignore-not-found")
+        kubectl("delete", "pipeline", "shop", "--wait=false")
+        eventually(lambda: kubectl.get("job", "shop-cleanup"))
+        kubectl("annotate", "pipeline", "shop", "levada.dev/skip-cleanup=true")
+        eventually(lambda: not kubectl.get("pipeline", "shop"))
+
+
+def test_template_that_is_refused_holds_up_no_suspension(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver
+) -> None:
+    """The driver stops with the last accepted template, and the condition has the server's words."""
+    streaming(kubectl, driver)
+    typo = {"podTemplate": {"spec": {"tolerationz": []}}}
+    kubectl.patch("pipeline", "shop", {"spec": {"suspend": True, "driver": typo}})
+    eventually(lambda: _replicas(kubectl) == 0)
+    eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+    assert "tolerationz" in _condition(kubectl, "Accepted")["message"]
+
+
+def test_refused_finalizer_is_reported(kubectl: Kubectl, operator: Operator) -> None:
+    """Nothing of a Pipeline is created before its finalizer. An Event has the words of the policy, as no status can."""
+    operator.stop()
+    kubectl.apply(shop())
+    with refused(kubectl, "Pipeline"):
+        operator.start()
+        assert WORDS in told(kubectl, "ReconcileFailed")
+        assert not kubectl.get("statefulset", "shop-driver")
+    eventually(lambda: kubectl.get("statefulset", "shop-driver"))
