@@ -14,7 +14,7 @@ from levada.destinations.interface import OnSchemaChange
 from levada.errors import NeedsOperator
 from levada.locations import java_folded
 from levada.schema import Column, ReplicatedTableSchema
-from levada.values import resync_command
+from levada.values import UNKNOWN_DEFAULT, resync_command
 
 
 class Held(Protocol):
@@ -132,8 +132,7 @@ def check_changes(
             case Retyped():
                 raise unsupported(schema, str(change))
             case Added(column) if fills and column.rewritten:
-                why = "with a default that PostgreSQL computed for each row, and it does not stream these values"
-                raise unsupported(schema, f"{change} {why}")
+                raise unsupported(schema, f"{change} {UNKNOWN_DEFAULT}")
     if changes and policy is OnSchemaChange.FAIL:
         raise NeedsOperator(
             "schema_change_refused",
