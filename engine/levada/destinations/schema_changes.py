@@ -156,7 +156,7 @@ def unconvertible(schema: ReplicatedTableSchema) -> NeedsOperator:
     return NeedsOperator(
         "kept_rows_unmovable",
         f"{schema.name}: a row that the source has deleted does not fit into the columns of the new copy, or has no"
-        " column of its key",
+        " value of its key",
         hint="to keep these rows, rename the table at the destination, or change them so that they fit. Or set deletes"
         f" to Apply, which removes them. Then: {resync_command(schema.name)}",
     )
