@@ -159,6 +159,13 @@ class QualifiedTable:
         return f"{self.schema}.{self.name}"
 
 
+UNKNOWN_DEFAULT: Final = (
+    "with a default whose values in existing rows are not known: PostgreSQL computed them for each row, or wrote the"
+    " table again in the same statement, and it does not stream them"
+)
+"""Completes "column c was added". The catalog keeps a constant default only while no statement rewrites the table."""
+
+
 def resync_command(table: QualifiedTable) -> str:
     """Return the command that resyncs a table.
 

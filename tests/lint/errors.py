@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 from tests.lint.language import CODE, messages
@@ -21,6 +22,7 @@ PROBLEMS: Final = frozenset({"Problem"})
 """The problems of a preflight: the code comes after the severity."""
 NAMES_ITS_FIELD: Final = {"cut_request_invalid", "invalid_manifest", "progress_unreadable", "verify_request_invalid"}
 """Codes whose messages name the field of a document, which is all that a hint could have."""
+_BEFORE_TABLE: Final = re.compile(r"levada (?:(?:resync|retry) MANIFEST|verify MANIFEST --table) $")
 _ROW: Final = re.compile(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", re.MULTILINE)
 
 
@@ -158,7 +160,10 @@ def error_hints(tree: Tree) -> Iterator[Finding]:
 
 
 def hint_commands(tree: Tree) -> Iterator[Finding]:
-    """Report messages with ``levada COMMAND MANIFEST`` whose command does not exist or takes no manifest."""
+    """Report messages with ``levada COMMAND MANIFEST`` whose command does not exist or takes no manifest.
+
+    Also a table after it that is not quoted for a shell, as ``QualifiedTable.argument`` is.
+    """
     commands = {
         function.name
         for function in tree.module(COMMANDS).nodes(ast.FunctionDef)
@@ -170,3 +175,9 @@ def hint_commands(tree: Tree) -> Iterator[Finding]:
             for verb in re.findall(r"\blevada ([a-z]+) MANIFEST\b", text):
                 if verb not in commands:
                     yield Finding(path, line, f"levada has no command {verb!r} that takes a manifest: {text}")
+        for node in tree.module(path).nodes(ast.JoinedStr):
+            for before, given in pairwise(node.values):
+                if isinstance(before, ast.Constant) and isinstance(given, ast.FormattedValue):
+                    name = ast.unparse(given.value)
+                    if _BEFORE_TABLE.search(str(before.value)) and not name.endswith("argument"):
+                        yield Finding(path, node.lineno, f"{name} is an argument of a command, write {name}.argument")

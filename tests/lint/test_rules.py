@@ -156,6 +156,7 @@ FAULTS = (
     errors("error-codes", "engine/levada/a.py", "raise NeedsOperator(codes.GONE)\n"),
     errors("error-hints", "engine/levada/a.py", 'raise NeedsOperator("slot_lost", "gone")\n'),
     errors("hint-commands", "engine/levada/a.py", 'hint = "run levada resink MANIFEST --all"\n'),
+    errors("hint-commands", "engine/levada/a.py", 'hint = f"then: levada retry MANIFEST {table}"\n'),
     code("frozen-values", "engine/levada/copy/a.py", "@dataclass(frozen=True)", "class A:", "    a: dict[str, int]"),
     code("frozen-values", "engine/levada/copy/a.py", "def f(a: MutableMapping[str, int]): ..."),
     edited("golden-names", "tests/lint/public_names.txt", "levada.Ack\n", "levada.Gone\n"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +15,13 @@ from levada.destinations.iceberg.settings import Settings
 from levada.errors import NeedsOperator
 from levada.runtime.config import PipelineConfig, TableConfig
 from levada.runtime.tables.exchanged_names import find_followers
-from levada.runtime.tables.places import find_misplaced, place_problems
+from levada.runtime.tables.places import find_misplaced, place_problems, require_no_kept_rows
 from levada.runtime.tables.requests import CopySettings, settings_changed
+from levada.schema import TableTarget
 from levada.schema.masks import Mask, TableMasks
 from levada.schema.stored_types import AS_RESOLVED, ColumnChoice, StoredTypes
-from levada.values import MaskMethod, OnPartitionGone, OnUnstreamable, QualifiedTable, TableId
+from levada.testing.destinations.steps import ORDERS as STORED
+from levada.values import Deletes, MaskMethod, OnPartitionGone, OnUnstreamable, QualifiedTable, TableId, TableMode
 
 ORDERS, BILLS = QualifiedTable("public", "orders"), QualifiedTable("public", "bills")
 CATALOGS: dict[str, dict[str, Any]] = {
@@ -86,6 +90,17 @@ def test_new_tables_of_one_name_stop_no_pipeline_with_copied_tables() -> None:
     moved = config(bills=TableConfig(destination_table="x"), orders=TableConfig(destination_table="x"))
     both = copied | {TableId(10): (BILLS, CopySettings.of(config(), BILLS))}
     assert [refused for _, refused in place_problems(moved, catalog().target_name, both)] == [True]
+
+
+def test_the_hint_on_kept_rows_has_a_command_that_runs() -> None:
+    """A table whose name has a blank is one argument of it."""
+    table = QualifiedTable("public", "late orders")
+    target = TableTarget(replace(STORED, name=table), TableMode.UPSERT, table).keeping(Deletes.MARK)
+    destination: Any = SimpleNamespace(has_table=lambda target: True)
+    with pytest.raises(NeedsOperator) as refused:
+        require_no_kept_rows(destination, target)
+    *_, argument = shlex.split(refused.value.hint)
+    assert QualifiedTable.parse(argument) == table
 
 
 @pytest.mark.parametrize("name", ["..", ".", "../../x", "a/b", "a\\b", "a#b?c%d", "a\nb\t", " a ", "a.b", "metadata"])

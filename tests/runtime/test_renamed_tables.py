@@ -122,6 +122,10 @@ def test_a_table_that_was_renamed_twice_waits_also_after_a_restart(app: Rig, db:
     db.execute("ALTER TABLE app.u RENAME TO v")
     app.start()
     app.wait(lambda p: {(str(t.table), t.error.code) for t in p.tables if t.error} == {("app.u", "table_renamed")})
+    # Neither the source nor a version in the store has the name that its status shows.
+    shown = QualifiedTable("app", "u")
+    assert app.running is not None
+    assert app.running.resync([shown]) == (shown,)
 
 
 def test_a_renamed_table_goes_on_or_is_given_up_by_the_manifest(app: Rig, db: Database) -> None:

@@ -184,6 +184,23 @@ def test_a_solution_follows_the_name_of_its_table(solution: str, expected: str |
     assert found.solution == (expected or solution)
 
 
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("table app.t was set UNLOGGED", "table app.u was set UNLOGGED"),
+        ("app.t: column n became boolean", "app.u: column n became boolean"),
+        ("table app.t.x has no key", None),
+        ("its place is that of table app.t now", None),
+    ],
+)
+def test_a_reason_begins_with_the_name_of_its_table(reason: str, expected: str | None) -> None:
+    """It has the same name as the commands of the solution. Another table that it speaks of keeps its own."""
+    parked = Errored("code", reason, "levada resync MANIFEST app.t", RetryPolicy.MANUAL_RETRY)
+    found = named(parked, QualifiedTable("app", "u"))
+    assert found.reason == (expected or reason)
+    assert found.solution == "levada resync MANIFEST app.u"
+
+
 @pytest.mark.parametrize("former", [QualifiedTable("app", n) for n in ("t", "u", "a b", "it's", 'a"b', "Ä.x")])
 def test_a_solution_has_the_name_of_its_table(former: QualifiedTable) -> None:
     """The command of an error that has a former name of the table reaches the table, and no other one."""

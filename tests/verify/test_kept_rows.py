@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, LiteralString
 
 import pytest
@@ -88,6 +89,26 @@ def test_a_key_without_a_certain_value_ends_the_copy(in_ducklake: InDuckLake) ->
     assert "kept_rows_unmovable" in str(raised.value) + raised.value.message
     with in_ducklake.lake.duckdb() as lake:
         assert lake.execute("SELECT count(*) FROM lake.shop_public.t").fetchone() == (2,)
+
+
+@pytest.mark.parametrize(("kind", "default"), [("in_ducklake", ""), ("in_ducklake", "DEFAULT 7"), ("replicated", "")])
+def test_a_row_without_a_value_of_the_new_key_ends_the_copy(
+    kind: str, default: LiteralString, request: pytest.FixtureRequest
+) -> None:
+    """It was deleted before the column of the key was filled. Another copy would not help, so no hint asks for one."""
+    shop: Replicated = request.getfixturevalue(kind)
+    shop.db.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    restart(shop, {})
+    shop.db.execute("DELETE FROM t WHERE id = 1", "ALTER TABLE t ADD k int " + default)
+    shop.wait_caught_up()
+    shop.db.execute("UPDATE t SET k = id", "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k)")
+    with suppress(NeedsOperator):
+        shop.wait_caught_up()
+    assert shop.pipeline is not None
+    shop.pipeline.resync()
+    with pytest.raises(NeedsOperator) as raised:
+        shop.wait_caught_up()
+    assert "kept_rows_unmovable" in str(raised.value) + raised.value.message
 
 
 @pytest.mark.nightly

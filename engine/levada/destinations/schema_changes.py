@@ -14,7 +14,7 @@ from levada.destinations.interface import OnSchemaChange
 from levada.errors import NeedsOperator
 from levada.locations import java_folded
 from levada.schema import Column, ReplicatedTableSchema
-from levada.values import resync_command
+from levada.values import UNKNOWN_DEFAULT, resync_command
 
 
 class Held(Protocol):
@@ -132,8 +132,7 @@ def check_changes(
             case Retyped():
                 raise unsupported(schema, str(change))
             case Added(column) if fills and column.rewritten:
-                why = "with a default that PostgreSQL computed for each row, and it does not stream these values"
-                raise unsupported(schema, f"{change} {why}")
+                raise unsupported(schema, f"{change} {UNKNOWN_DEFAULT}")
     if changes and policy is OnSchemaChange.FAIL:
         raise NeedsOperator(
             "schema_change_refused",
@@ -157,7 +156,7 @@ def unconvertible(schema: ReplicatedTableSchema) -> NeedsOperator:
     return NeedsOperator(
         "kept_rows_unmovable",
         f"{schema.name}: a row that the source has deleted does not fit into the columns of the new copy, or has no"
-        " column of its key",
+        " value of its key",
         hint="to keep these rows, rename the table at the destination, or change them so that they fit. Or set deletes"
         f" to Apply, which removes them. Then: {resync_command(schema.name)}",
     )

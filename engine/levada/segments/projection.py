@@ -24,7 +24,14 @@ from levada.schema.changes import (
 )
 from levada.schema.masking import same_mask
 from levada.schema.types import MOMENTS, repeated
-from levada.values import Lsn, OnUnrepresentable, resync_command, unconvertible_hint, unrepresentable_hint
+from levada.values import (
+    UNKNOWN_DEFAULT,
+    Lsn,
+    OnUnrepresentable,
+    resync_command,
+    unconvertible_hint,
+    unrepresentable_hint,
+)
 
 _INTEGERS: Final = (Kind.INT2, Kind.INT4, Kind.INT8)
 
@@ -283,7 +290,7 @@ def _widen(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _computed(table: ReplicatedTableSchema, column: Column) -> NeedsOperator:
-    return _unsupported(table, f"column {column.name} was added with a default that PostgreSQL computed row by row")
+    return _unsupported(table, f"column {column.name} was added {UNKNOWN_DEFAULT}")
 
 
 def _key_changed(table: ReplicatedTableSchema, consequence: str) -> NeedsOperator:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from levada import codes
 from levada.destinations.data_files.key_reader import KeyReader
 from levada.destinations.data_files.layout import FileLayout
 from levada.destinations.data_files.live_files import LiveFile
@@ -17,8 +18,11 @@ from levada.destinations.data_files.storage import Storage
 from levada.destinations.kept_values import NoConversionError
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.schema_changes import unconvertible
+from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 
+_NO_KEY: Final = frozenset({codes.KEY_CHANGED, codes.SCHEMA_CHANGE_UNSUPPORTED})
+"""Codes of `KeyReader` for rows without a value of the key. Their hint is a copy."""
 _ROWS: Final = 65_536
 """The most rows that are read together."""
 
@@ -38,8 +42,8 @@ class LeftOutRows:
     def read(self, files: Iterable[LiveFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Columns that the table lacks are NULL.
 
-        Raise NeedsOperator ``kept_rows_unmovable`` if a value does not fit into its new type, or if the table lacks a
-        column of the key: another copy would lack it too.
+        Raise NeedsOperator ``kept_rows_unmovable`` if a value does not fit into its new type, if the table lacks a
+        column of the key, or if a row has no value there. Another copy would lack it too.
         """
         if any(self.layout.column(attnum) is None for attnum in self.schema.key):
             raise unconvertible(self.schema)
@@ -47,6 +51,10 @@ class LeftOutRows:
             yield from self._read(files)
         except NoConversionError:
             raise unconvertible(self.schema) from None
+        except NeedsOperator as error:
+            if error.code in _NO_KEY:
+                raise unconvertible(self.schema) from None
+            raise
 
     def _read(self, files: Iterable[LiveFile]) -> Iterator[pa.RecordBatch]:
         """Yield the rows. Raise NoConversionError for a value of a key or of another column."""

@@ -30,7 +30,7 @@ def rows_left_out(
     """Yield the rows of the table that the shadow copy lacks, in the columns of ``schema``.
 
     A table that was dropped or renamed has none. Raise NeedsOperator ``kept_rows_unmovable`` if a value does not fit
-    into its new type.
+    into its new type, or if a row has no value of the key.
     """
     if find_relation(connection, row.place) != row.relation:
         return
@@ -43,7 +43,10 @@ def rows_left_out(
         sql.SQL("s.{} = t.{}").format(sql.Identifier(copied[n]), sql.Identifier(held[n])) for n in schema.key
     )
     condition = sql.SQL("WHERE NOT EXISTS (SELECT FROM {} s WHERE {})").format(identifier(copy.place), same)
-    yield from read_rows(connection, row.place, row.layout.columns, schema, condition)
+    for rows in read_rows(connection, row.place, row.layout.columns, schema, condition):
+        if any(rows.column(column.name).null_count for column in schema.key_columns):
+            raise unconvertible(schema)
+        yield rows
 
 
 def read_rows(

@@ -11,7 +11,7 @@ from levada.postgres.append_publication import existing_names, list_streamed
 from levada.postgres.catalog import read_table_ids, read_table_names
 from levada.runtime.config import PipelineConfig
 from levada.runtime.source.preparation import covered_tables
-from levada.runtime.tables.table_names import table_names
+from levada.runtime.tables.table_names import selected_name, table_names
 from levada.stores.interface import PipelineStore, TableAction
 from levada.stores.phases import Errored
 from levada.values import QualifiedTable, TableId
@@ -64,6 +64,8 @@ def requestable_tables(config: PipelineConfig, store: PipelineStore) -> dict[Qua
     and its hint must work. The current names come first.
     """
     states, recorded = store.get_table_replication_states(), table_names(store)
+    # The name that `levada status` and the hint of a table have that was renamed without a new version.
+    shown = {id_: name for id_ in states if (name := selected_name(store, id_)) is not None}
     try:
         found = dict(known_tables(config))
     except NeedsOperator as error:
@@ -71,7 +73,7 @@ def requestable_tables(config: PipelineConfig, store: PipelineStore) -> dict[Qua
         if error.code != codes.PUBLICATION_MISSING or not config.publication.managed or not states:
             raise
         found = {}
-    for names in (current_names(config, states), recorded):
+    for names in (current_names(config, states), shown, recorded):
         for id_, name in names.items():
             if id_ in states:
                 found.setdefault(name, id_)

@@ -124,7 +124,7 @@ def require_no_kept_rows(destination: Destination, target: TableTarget) -> None:
         " one has, such as deleted ones",
         hint="rename it at the destination, or set another destinationTable in the TableSync of the table. Or set"
         " deletes: Apply and onPartitionGone: Delete in the TableSync, which removes these rows, until the table is"
-        f" Ready. Then: levada retry MANIFEST {table}",
+        f" Ready. Then: levada retry MANIFEST {table.argument}",
     )
 
 

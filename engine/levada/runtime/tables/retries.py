@@ -146,16 +146,19 @@ def _counted(error: LevadaError, attempt: int, alone: int | None, limits: RetryL
 
 
 def with_new_name(parked: Errored, former: QualifiedTable, now: QualifiedTable) -> Errored:
-    """Return the phase with the table's name in the solution's commands, and in SQL that has its former name.
+    """Return the phase with the table's name in the solution's commands, and in place of its former name.
 
-    Another table may have a former name, and the command must not reach that one.
+    That is in SQL of the solution, and where the reason begins with the table. Another table may have a former name,
+    and the command must not reach that one.
     """
     solution = _COMMAND.sub(lambda found: f"{found[1]} {now.argument}", parked.solution)
-    return replace(parked, solution=solution.replace(former.sql, now.sql))
+    subject = re.compile(rf"\A(table )?{re.escape(str(former))}(?=[\s:])")
+    reason = subject.sub(lambda found: f"{found[1] or ''}{now}", parked.reason)
+    return replace(parked, reason=reason, solution=solution.replace(former.sql, now.sql))
 
 
 def named(parked: Errored, table: QualifiedTable) -> Errored:
-    """Return the phase with the table's name in the solution, instead of ``TABLE`` or a former name.
+    """Return the phase with the table's present name, instead of ``TABLE`` or a former name in the solution.
 
     The error of a change has the name that the table had at that time. Another table may have it now.
     """
