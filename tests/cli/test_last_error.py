@@ -73,7 +73,10 @@ def test_the_error_that_ended_an_engine_is_in_its_status(
     assert status(engine)[:2] == (Exit.FAILED, code)
     assert f"[{code}]" in engine.log
     if code == "stale_epoch":
-        assert "no engine runs, and the last one ended at " in engine.levada("status", *engine.options(), check=False).stdout
+        assert (
+            "no engine runs, and the last one ended at "
+            in engine.levada("status", *engine.options(), check=False).stdout
+        )
         engine.start()
         engine.wait_caught_up()
         assert engine.stop() == 0
