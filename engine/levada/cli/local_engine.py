@@ -31,7 +31,7 @@ from levada.spec import Manifests
 from levada.status import PipelineState
 
 _POLL_S: Final = 0.3
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 15.0
 """Seconds for which a command's own engine may wait to start, from the first reason that it reports."""
 
 
