@@ -73,7 +73,10 @@ def test_the_error_that_ended_an_engine_is_in_its_status(
     assert status(engine)[:2] == (Exit.FAILED, code)
     assert f"[{code}]" in engine.log
     if code == "stale_epoch":
-        assert "the engine ended at " in engine.levada("status", *engine.options(), check=False).stdout
+        assert (
+            "no engine runs, and the last one ended at "
+            in engine.levada("status", *engine.options(), check=False).stdout
+        )
         engine.start()
         engine.wait_caught_up()
         assert engine.stop() == 0
@@ -86,7 +89,7 @@ def test_the_refusal_of_a_start_is_in_the_status(engine: Engine, target: dict[st
     assert wait_end(engine) == Exit.PREFLIGHT
     returned, code, message = status(engine)
     assert (returned, code) == (Exit.FAILED, "no_tables_selected")
-    assert message.startswith("the engine ended at ")
+    assert message.startswith("no engine runs, and the last one ended at ")
     start(engine, target)
     engine.wait_caught_up()
     assert engine.stop() == 0

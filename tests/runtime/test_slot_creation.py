@@ -24,8 +24,8 @@ __all__ = ["rig"]
 def test_the_status_and_the_log_name_the_open_transaction(
     rig: Rig, db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has its PID, its role, its age and the statement that ends it, which lets the start go on."""
-    with closing(db.connect()) as opened:
+    """It has its PID, its role, its application, its age and the statement that ends it, which lets the start go on."""
+    with closing(db.connect(application_name="nightly")) as opened:
         opened.execute("BEGIN")
         opened.execute("INSERT INTO others VALUES (100)")
         start = threading.Thread(target=rig.start)
@@ -36,7 +36,8 @@ def test_the_status_and_the_log_name_the_open_transaction(
         assert rig.running.progress().state is PipelineState.STARTING  # paced: the transaction holds the start
         pid = opened.info.backend_pid
         assert error.code == "slot_creation_waits"
-        assert f"waits for PID {pid} of role postgres in database {db.name}, open for " in error.reason
+        holder = f"PID {pid} of role postgres, application nightly in database {db.name}"
+        assert f"waits for {holder}, open for " in error.reason
         assert error.solution == f"end it, or wait for it: SELECT pg_terminate_backend({pid})"
         until(lambda: f"SELECT pg_terminate_backend({pid})" in caplog.text)
         db.execute(f"SELECT pg_terminate_backend({pid})")  # type: ignore[arg-type]  # a number

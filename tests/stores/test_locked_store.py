@@ -32,7 +32,7 @@ def test_a_locked_table_of_the_store_is_named(db: Database, caplog: pytest.LogCa
         with caplog.at_level(logging.WARNING), pytest.raises(Transient) as raised:
             store.update_table_replication_states({ORDERS: Ready()})
         assert raised.value.code == "store_locked"
-        assert "writing state of pipeline shop to schema levada at" in raised.value.message
+        assert "reading or writing the state of pipeline shop in schema levada at" in raised.value.message
         pid = other.info.backend_pid
         assert f"PID {pid} (role postgres, idle in transaction since" in raised.value.message
         assert "has table levada.documents in mode AccessExclusiveLock" in raised.value.message

@@ -13,14 +13,15 @@ from typing import Final
 
 from levada import codes
 from levada.cli.command import WORK_DIR
-from levada.cli.output import working
+from levada.cli.output import error_console, working
 from levada.cli.signals import StopSignals
-from levada.errors import LevadaError, NeedsOperator
+from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.problems import Problem, Severity
 from levada.runtime.host.assembly import pipeline_config
 from levada.runtime.host.engine import Engine
 from levada.runtime.host.engine_api import EngineApi
 from levada.runtime.host.manifest_file import work_folder
-from levada.runtime.host.outcomes import Refused, Suspended
+from levada.runtime.host.outcomes import EngineObserver, Refused, Suspended
 from levada.runtime.host.owner_check import require_ownership
 from levada.runtime.host.secret_folder import request_headers
 from levada.runtime.host.stored_progress import slot_progress, stored_progress
@@ -30,6 +31,8 @@ from levada.spec import Manifests
 from levada.status import PipelineState
 
 _POLL_S: Final = 0.3
+_PATIENCE_S: Final = 15.0
+"""Seconds for which a command's own engine may wait to start, from the first reason that it reports."""
 
 
 @contextmanager
@@ -63,10 +66,11 @@ def local_engine(
             f"pipeline {manifests.pipeline.metadata.name} has no slot and no tables yet",
             hint="levada run MANIFEST",
         )
-    engine = Engine(manifest, secrets=secrets, work_dir=work_dir)
+    start = _Start()
+    engine = Engine(manifest, secrets=secrets, work_dir=work_dir, observer=start)
     signals.call(engine.stop)
     with engine:
-        run = _Run(engine)
+        run = _Run(engine, start)
         try:
             run.wait_running()
             assert engine.address is not None
@@ -111,11 +115,35 @@ def _with_a_run(error: NeedsOperator) -> NeedsOperator:
     return type(error)(error.code, error.message, hint=hint)
 
 
+class _Start(EngineObserver):
+    """The reasons for which a start waits, printed once each."""
+
+    def __init__(self) -> None:
+        self.reason: Problem | None = None
+        """The newest reason, None before the first one."""
+        self._begun = 0.0
+
+    def waits(self, problem: Problem) -> None:
+        """Print the reason, unless it is the same as before."""
+        if self.reason is None:
+            self._begun = time.monotonic()
+        if self.reason != problem:
+            self.reason = problem
+            shown = f"the engine cannot start yet: {problem.message} [{problem.code}]"
+            error_console().print(shown, markup=False)
+
+    def require_patience(self) -> None:
+        """Raise the reason as Transient once it has lasted too long for a command."""
+        if self.reason is not None and time.monotonic() - self._begun > _PATIENCE_S:
+            raise Transient(self.reason.code, self.reason.message, hint=self.reason.hint)
+
+
 class _Run:
     """A run of the engine in a thread of its own."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, start: _Start) -> None:
         self._engine = engine
+        self._start = start
         self._error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, name="levada-engine", daemon=True)
         self.thread.start()
@@ -136,16 +164,19 @@ class _Run:
             self._error = error
 
     def wait_running(self) -> None:
-        """Wait until the pipeline runs. Raise the error that ended the engine before."""
+        """Wait until the pipeline runs. Raise the error that ended the engine before, or that it waits for too long."""
         with working("starting the engine, because none runs"):
             while self.thread.is_alive():
                 progress = self._engine.progress()
                 if progress is not None and progress.state is PipelineState.RUNNING:
                     return
+                if progress is not None and (error := progress.store.error or progress.error) is not None:
+                    self._start.waits(Problem(Severity.ERROR, error.code, error.reason, error.solution))
+                self._start.require_patience()
                 time.sleep(_POLL_S)
-        error = self._error or NeedsOperator(
+        ended = self._error or NeedsOperator(
             "pipeline_stopped", f"pipeline {self._engine.name} was stopped", hint="see its log"
         )
-        if isinstance(error, LevadaError):
-            raise error
-        raise RuntimeError("the engine ended with an unexpected error") from error
+        if isinstance(ended, LevadaError):
+            raise ended
+        raise RuntimeError("the engine ended with an unexpected error") from ended

@@ -64,6 +64,10 @@ _READMIT: Final = sql.Identifier(SEAL_SCHEMA, "readmit")
 # ordinary ALTER TABLE has as few as possible: that of a published table with a primary key, which is described and
 # needs nothing else. If describing fails, the table may have to be withdrawn all the same. The catalog pg_class has the
 # OID 1259 in each database.
+#
+# The first ALTER TABLE of a session costs about 8 ms of CPU more: 5 for the first call of the description, which looks
+# up and plans everything once, 2 for the language and this function, 1 for the digest. The settings of functions cost
+# nothing that can be measured. A later one in the session takes less than 1 ms in all.
 _COMMAND_BODY: Final = sql.SQL("""
 DECLARE
     altered oid[];

@@ -20,8 +20,8 @@ _LOOK_S: Final = 1.0
 # Every role may read the locks, but only pg_read_all_stats shows since when others' transactions are open.
 _HOLDERS: Final = """
 SELECT DISTINCT ON (virtualxid) * FROM (
-    SELECT l.virtualtransaction, format('PID %s of %s in database %s', a.pid,
-        coalesce('role ' || a.usename, a.backend_type), a.datname),
+    SELECT l.virtualtransaction, format('PID %s of %s%s in database %s', a.pid,
+        coalesce('role ' || a.usename, a.backend_type), ', application ' || nullif(a.application_name, ''), a.datname),
         format('SELECT pg_terminate_backend(%s)', a.pid),
         extract(epoch FROM clock_timestamp() - a.xact_start)::float8, age(l.transactionid)
     FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid

@@ -140,7 +140,7 @@ class PostgresStorage(Storage):
 
     def attempt(self, work: Callable[[_Connection], _T]) -> _T:
         """Run ``work`` in one transaction, without another attempt."""
-        doing = f"writing state of pipeline {self._pipeline} to {self._place}"
+        doing = f"reading or writing the state of pipeline {self._pipeline} in {self._place}"
         try:
             with self._lost_tables(), _store_errors(doing, self._schema, self._source):
                 connection = self._connected()

@@ -20,7 +20,9 @@ from levada import codes
 from levada.destinations.erasure import Erasure, Remaining
 from levada.destinations.interface import Destination
 from levada.errors import LevadaError, NeedsOperator, Transient
+from levada.postgres.failures import source_errors
 from levada.postgres.lag import current_wal_lsn
+from levada.postgres.table_locks import locks_named
 from levada.printable import counted
 from levada.runtime.config_ref import ConfigRef
 from levada.runtime.erasures.keys import KeyText, SourceKeys, read_keys
@@ -133,9 +135,16 @@ class Eraser:
         return held.table, report
 
     def _at_source(self, schema: ReplicatedTableSchema, options: ErasureOptions) -> tuple[SourceKeys, Lsn]:
-        """Return the keys, and an LSN of the source after they were looked up."""
-        config = self.config_ref.current
-        with config.source.connect(application="erase") as connection:
+        """Return the keys, and an LSN of the source after they were looked up.
+
+        Raise Transient ``table_locked``, which names the session, if another one has the table locked.
+        """
+        config, doing = self.config_ref.current, f"looking up keys in {schema.name}"
+        with (
+            config.source.connect(application="erase") as connection,
+            locks_named(connection, lambda table: table == schema.name),
+            source_errors(doing),
+        ):
             SourceRecord(self.store).require_verified(connection)
             keys = read_keys(connection, schema, options.keys, config.mask_keys)
             return keys, current_wal_lsn(connection)

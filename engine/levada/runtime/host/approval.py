@@ -20,8 +20,8 @@ from levada.postgres.kept_sessions import SESSIONS
 from levada.printable import counted
 from levada.runtime.config import PipelineConfig
 from levada.runtime.host.assembly import PIPELINE_UID, pipeline_config
-from levada.runtime.host.readiness import stored_controls
 from levada.runtime.host.secret_folder import NAMESPACE
+from levada.runtime.host.stored_state import stored_controls
 from levada.runtime.source.mask_comments import with_comments
 from levada.runtime.tables.requests import CopySettings, last_copy_settings, settings_changed
 from levada.spec import Manifests, format_bytes

@@ -52,7 +52,8 @@ class LastError:
             kept = json.loads(self._file.read_text("utf-8"))
             if kept["pipeline"] != self._pipeline:
                 return None
-            message = f"the engine ended at {utc_text(datetime.fromisoformat(kept['at']))}: {kept['message']}"
+            at = utc_text(datetime.fromisoformat(kept["at"]))
+            message = f"no engine runs, and the last one ended at {at}: {kept['message']}"
             return rebuild(kept["policy"], kept["code"], message, kept["hint"])
         except (OSError, ValueError, TypeError, KeyError):
             return None

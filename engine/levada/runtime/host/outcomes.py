@@ -82,6 +82,9 @@ class EngineObserver:
         """Return a context manager that is entered for one step of the start, such as the start of Spark."""
         return nullcontext()
 
+    def waits(self, problem: Problem) -> None:
+        """Handle the reason for which a start waits before its next attempt, once for each attempt."""
+
     def running(self) -> AbstractContextManager[None]:
         """Return a context manager that is entered while a pipeline runs.
 

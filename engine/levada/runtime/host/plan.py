@@ -31,8 +31,9 @@ from levada.runtime.host.planned_state import (
     withdrawn_statements,
 )
 from levada.runtime.host.plugins import destination_class, target_names
-from levada.runtime.host.readiness import publication_coverage, requested_resyncs, stored_controls
+from levada.runtime.host.readiness import publication_coverage
 from levada.runtime.host.stored_progress import stored_filters, stored_progress
+from levada.runtime.host.stored_state import requested_resyncs, stored_controls
 from levada.runtime.resources.machine import available_cores
 from levada.runtime.resources.staging import open_staging
 from levada.runtime.source.mask_comments import with_comments

@@ -34,8 +34,9 @@ from levada.runtime.host.outcomes import (
 )
 from levada.runtime.host.plugins import destination_class
 from levada.runtime.host.pod import driver_starts
-from levada.runtime.host.readiness import copied_before, source_problems
+from levada.runtime.host.readiness import source_problems
 from levada.runtime.host.secret_watcher import SecretWatcher, may_replace_pipeline
+from levada.runtime.host.stored_state import copied_before
 from levada.runtime.host.waiting import Interrupted, wait_for
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.source.reconnect import reconnect_delay
@@ -172,7 +173,7 @@ class Run:
         errors = [p for p in problems if p.severity is Severity.ERROR]
         if not all(p.passes for p in errors) or not self._copied_before(config):
             return False
-        self._wait_to_start(f"{errors[0].message} [{errors[0].code}]")
+        self._wait_to_start(errors[0])
         return True
 
     def _copied_before(self, config: PipelineConfig) -> bool:
@@ -180,11 +181,13 @@ class Run:
         self._copied = self._copied or copied_before(self._parts.watcher.running, config, self._parts.secrets)
         return self._copied
 
-    def _wait_to_start(self, reason: str) -> None:
+    def _wait_to_start(self, reason: Problem) -> None:
         """Wait before the next attempt to start. Raise `Interrupted` if a stop or the deadline comes first."""
         self._attempts += 1
         delay_s = reconnect_delay(self._attempts)
-        _log.warning("cannot start the pipeline yet, next try in %.0f s: %s", delay_s, reason)
+        why = f"{reason.message} [{reason.code}]"
+        _log.warning("cannot start the pipeline yet, next try in %.0f s: %s", delay_s, why)
+        self._parts.observer.waits(reason)
         until = time.monotonic() + delay_s
         while time.monotonic() < until:
             if self._is_over():
@@ -256,7 +259,7 @@ class Run:
                     self._pipeline = None
                     return Refused.by(error)
                 self._pipeline = None
-                self._wait_to_start(str(error))
+                self._wait_to_start(Problem(Severity.ERROR, error.code, error.message, error.hint))
                 return None
             self._attempts = 0
             return self._follow(pipeline, secrets)
