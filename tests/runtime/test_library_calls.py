@@ -9,10 +9,13 @@ import pytest
 from tests.rigs.pipeline import Only, Rig, public
 from tests.rigs.replicated import Replicated, T, replicated
 
-from levada.errors import NeedsOperator
+from levada.errors import NeedsOperator, Transient
 from levada.runtime.erasures.eraser import ErasureOptions
+from levada.runtime.inbox import Inbox
 from levada.runtime.pipeline import Pipeline
 from levada.runtime.pipeline_requests import PipelineRequests
+from levada.runtime.report.requests import ask
+from levada.runtime.stages.messages import ProgressWanted
 from levada.stores import MemoryStore
 
 __all__ = ["replicated"]
@@ -91,3 +94,11 @@ def test_requests_before_the_first_start(rig: Rig) -> None:
     pipeline.start()
     rig.wait_caught_up()
     assert rig.destination.copies_of("orders") == 1, "the requested copy is the first"
+
+
+def test_a_pipeline_that_ends_before_it_answers(rig: Rig) -> None:
+    """The error says that it has ended, and not that it may still answer."""
+    ended = iter((False, True))
+    with pytest.raises(Transient) as refused:
+        ask(Inbox(), rig.config, lambda: next(ended), ProgressWanted())
+    assert refused.value.code == "engine_not_running"
