@@ -277,12 +277,14 @@ class OnUnrepresentable(StrEnum):
     """Columns whose type has such values are stored as PostgreSQL's text, with all their values."""
 
 
-def unrepresentable_hint(*, key: bool) -> str:
-    """Return the first half of a hint: how to set the policy. A ``key`` must not become NULL.
+def unrepresentable_hint(*, key: bool, chosen: bool = False) -> str:
+    """Return the first half of a hint: how to get a type that holds the value, or NULL. A ``key`` must not become NULL.
 
-    Rows whose keys become NULL would be one row.
+    Rows whose keys become NULL would be one row. ``chosen`` is True if columns.types has chosen the column's type.
     """
-    # Text does not change a type that columns.types has chosen.
+    # The policy Text does not change a type that columns.types has chosen, and not every key may have the type Text.
+    if key and chosen:
+        return "remove the column from columns.types of the table's TableSync, which copies the table again"
     policies = "Text" if key else '"Null" (in quotes)'
     own = "" if key else "give the column the type Text in columns.types of the table's TableSync, or "
     return f"{own}set spec.onUnrepresentable to {policies}, which copies tables again: levada plan MANIFEST lists them"

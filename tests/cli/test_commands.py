@@ -374,11 +374,17 @@ def test_a_table_that_is_dropped_while_tables_are_listed(manifest: Path, db: Dat
     assert "public.orders: will be retried" in result.stdout
 
 
-def test_a_request_before_the_first_run_leads_to_a_run(manifest: Path) -> None:
+def test_requests_before_the_first_run(manifest: Path) -> None:
     """The publication is the pipeline's own to create: no hint has the user publish all tables."""
-    result = on(manifest, "resync", "orders")
+    result = on(manifest, "verify", "--table", "orders")
     assert (result.exit_code, "[publication_missing]" in result.stderr) == (1, True)
     assert f"hint: levada run {manifest} --secrets" in result.stderr
+    requested = on(manifest, "resync", "orders")
+    assert requested.exit_code == 0, requested.output
+    unknown = on(manifest, "resync", "nothing")
+    assert (unknown.exit_code, "[unknown_table]" in unknown.stderr) == (1, True)
+    retried = on(manifest, "retry", "--all")
+    assert retried.exit_code == 0, retried.output
 
 
 def test_requests_to_a_memory_store_say_that_they_cannot_arrive(manifest: Path, db: Database) -> None:
@@ -415,7 +421,7 @@ def test_the_manifest_may_be_named_by_the_environment(
     for given in ((), (manifest,)):
         for command in ("retry", "resync"):
             refused = levada(command, *given, "public.nowhere")
-            assert (refused.exit_code, "publication_missing" in refused.output) == (Exit.FAILED, True), refused.output
+            assert (refused.exit_code, "unknown_table" in refused.output) == (Exit.FAILED, True), refused.output
     for command in ("retry", "resync", "cut"):
         assert levada(command, "other.yaml", "name").exit_code == Exit.USAGE
         assert "'MANIFEST'" in levada(command, "other.yaml", "name").output

@@ -29,6 +29,8 @@ from levada.destinations.data_files.deletion_vectors import (
     write_vectors,
 )
 from levada.destinations.data_files.storage import FileSystemStorage
+from levada.destinations.iceberg.delete_files import describe_vector, vector_of
+from levada.destinations.iceberg.partitioning import FilePartition
 from levada.errors import DestinationChanged
 
 LAST = (2**31 - 2 << 32) + 2**31
@@ -176,3 +178,13 @@ def test_a_file_that_cannot_be_written_is_removed(storage: FileSystemStorage) ->
     with pytest.raises(KeyboardInterrupt):
         write_vectors(storage, failing())
     assert list(Path(storage.folder).iterdir()) == []
+
+
+@pytest.mark.parametrize("partition", [FilePartition(0), FilePartition(1), FilePartition(1, '{"1000": 19725}')])
+def test_a_vector_that_was_read_is_the_one_of_its_spec(partition: FilePartition) -> None:
+    """Also in the partition of NULL, which Iceberg describes without a value: no commit finds one of another spec."""
+    written = DeletionVector("data.parquet", "deletes.puffin", 100, 4, 40, 3, partition)
+    described = describe_vector(written, unpartitioned=0)
+    assert vector_of(described) == written
+    assert describe_vector(vector_of(described), unpartitioned=0) == described
+    assert vector_of({**described, "partition": json.loads(partition.values)}) == written

@@ -80,7 +80,10 @@ def test_a_text_in_place_of_a_table(orders: Rig, given: Any) -> None:
         with pytest.raises(NeedsOperator) as refused:
             call(given)
         assert refused.value.code == "unknown_table"
-        assert "not a QualifiedTable" in refused.value.message
+        assert (
+            refused.value.message
+            == f"not a {'list of tables' if given == 'public.orders' else 'QualifiedTable'}: {given!r}"
+        )
         for way in re.findall(r"QualifiedTable[^ ]*\(.*?\)", refused.value.hint):
             assert eval(way, {"QualifiedTable": QualifiedTable}) == public("orders")
 

@@ -16,6 +16,7 @@ from tests.runtime.foreign_package import install_package
 
 from levada.errors import NeedsOperator, Transient
 from levada.stores import CachedStore, MemoryStorage, Storage
+from levada.stores.codecs import OWNER
 from levada.stores.storage import Change, Document, DocumentKind, Key, Versions
 
 __all__ = ["manifest"]
@@ -99,6 +100,35 @@ def test_a_store_that_is_away_is_waited_for(rig: Rig, db: Database) -> None:
     db.execute("INSERT INTO orders VALUES (11)")
     rig.wait_caught_up()
     assert rig.destination.applied_rows == {"orders": 1}
+
+
+WRONG_ANSWERS: tuple[tuple[str, Any], ...] = (
+    ("next_epoch", None),
+    ("next_epoch", "2"),
+    ("scan", None),
+    ("scan", {"phase": {}}),
+    ("update", None),
+    ("update", {Key(OWNER): ({}, {})}),
+)
+"""Methods of a storage with answers that are not of its type."""
+
+
+@pytest.mark.parametrize(("method", "answer"), WRONG_ANSWERS)
+def test_an_answer_of_another_type_names_the_store(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, answer: object
+) -> None:
+    """The start is refused with the class and the answer in the message. A corrected store starts."""
+    own = Own()
+    rig.store = lambda: CachedStore("shop", own)
+    rig.change(selects=Only("orders"))
+    with monkeypatch.context() as wrong:
+        wrong.setattr(Own, method, lambda *_: answer)
+        with pytest.raises(NeedsOperator) as refused:
+            rig.start()
+    assert refused.value.code == "store_failed"
+    assert f"Own returned a {type(answer).__name__} that levada.stores.Storage does not allow" in refused.value.message
+    rig.start()
+    rig.wait_caught_up()
 
 
 def test_an_exception_of_a_store_names_the_store(rig: Rig) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import LiteralString
 
 import pytest
@@ -13,6 +14,7 @@ from tests.rigs.waiting import until
 
 from levada.runtime.config import TableConfig
 from levada.schema.stored_types import StoredTypes
+from levada.status import TablePhase
 from levada.values import OnUnrepresentable, QualifiedTable
 
 __all__ = ["in_ducklake", "replicated"]
@@ -80,6 +82,30 @@ def test_a_copied_value_that_does_not_fit_parks_the_table(replicated: Replicated
     assert replicated.pipeline is not None
     found = until(replicated.pipeline.progress, lambda p: len(p.tables) == 3 and all(t.error for t in p.tables))
     assert {t.error.code for t in found.tables if t.error} == {"unrepresentable_value"}
+
+
+def test_the_hint_of_a_key_that_does_not_fit(replicated: Replicated) -> None:
+    """No policy helps a key whose type was chosen. Without the choice the table has every key, copied and streamed."""
+    names = ("copied", "streamed")
+    replicated.db.execute(
+        *(f"CREATE TABLE {name} (n numeric PRIMARY KEY)" for name in names),  # type: ignore[arg-type]  # made of constants
+        "INSERT INTO copied VALUES (1.25)",
+    )
+    chosen = TableConfig(stored_types=StoredTypes.of({"n": "Decimal(4, 1)"}))
+    tables = dict.fromkeys((QualifiedTable("public", name) for name in names), chosen)
+    replicated.start(on_unrepresentable=OnUnrepresentable.TEXT, tables=tables, wait=False)
+    pipeline = replicated.pipeline
+    assert pipeline is not None
+    until(pipeline.progress, lambda p: {t.phase for t in p.tables} == {TablePhase.ERRORED, TablePhase.READY})
+    replicated.db.execute("INSERT INTO streamed VALUES (-0.001)")
+    found = until(pipeline.progress, lambda p: all(t.error for t in p.tables))
+    for table in found.tables:
+        assert table.error is not None
+        assert table.error.solution.startswith("remove the column from columns.types of the table's TableSync")
+    pipeline.reconfigure(replace(pipeline.config, tables={}))
+    until(pipeline.progress, lambda p: {t.phase for t in p.tables} == {TablePhase.READY})
+    rows = [replicated.replica.query(f"SELECT n::text FROM shop_public.{name}") for name in names]  # type: ignore[arg-type]
+    assert rows == [[("1.25",)], [("-0.001",)]]
 
 
 @pytest.mark.nightly

@@ -143,10 +143,13 @@ class RangeReader:
 
     def _refusal(self, attnums: list[int]) -> Unrepresentable:
         names = ", ".join(self.schema.by_attnum[a].name for a in sorted(attnums))
+        in_key = [a for a in attnums if a in self.schema.key]
+        types = dict(self.schema.stored_types)
+        chosen = any(self.schema.by_attnum[a].name in types for a in in_key)
         return Unrepresentable(
             "unrepresentable_value",
             f"{self.schema.name} has values in {names} that the destination's type cannot represent",
-            hint=f"{unrepresentable_hint(key=not set(attnums).isdisjoint(self.schema.key))}."
+            hint=f"{unrepresentable_hint(key=bool(in_key), chosen=chosen)}."
             f" Or change the values, then: levada retry MANIFEST {self.schema.name.argument}",
         )
 

@@ -137,6 +137,11 @@ _FLAGS: Final = (
 
 def require_valid(config: PipelineConfig) -> None:
     """Raise NeedsOperator ``config_invalid``, which lists every field that breaks a rule."""
+    if not isinstance(config, PipelineConfig):
+        # A program without types may give anything.
+        raise NeedsOperator(
+            "config_invalid", f"not a PipelineConfig: {config!r}", hint="make one: levada.PipelineConfig(...)"
+        )
     found = [f"{path} {problem}" for path, problem in problems(config)]
     if found:
         raise NeedsOperator(

@@ -17,18 +17,18 @@ from levada.runtime.inbox import Ask, Inbox
 from levada.runtime.replication import Replication
 from levada.runtime.report.requests import ask, not_started
 from levada.runtime.source.cleanup import remove_pipeline
-from levada.runtime.source.requestable_tables import request_resync, request_retry
+from levada.runtime.source.requestable_tables import no_table_name, request_resync, request_retry
 from levada.runtime.stages.messages import ActionsStored, LakeCutDropped, LakeCutWanted, ProgressWanted
 from levada.runtime.tables.cut_rules import check_cut_name, require_cuts
 from levada.status import CutProgress
 from levada.stores.interface import PipelineStore
 from levada.threads import runs_for
+from levada.values import QualifiedTable
 from levada.verify.table import VerifyOptions
 
 if TYPE_CHECKING:
     from levada.runtime.erasures.eraser import ErasureOptions
     from levada.runtime.erasures.report import ErasureReport
-    from levada.values import QualifiedTable
     from levada.verify.report import TableReport
 
 
@@ -100,8 +100,10 @@ class PipelineRequests:
         """
         if self._replication is None:
             raise not_started(self.config.name, "its tables cannot be verified")
+        options, cancelled = options or VerifyOptions(), cancelled or threading.Event()
+        _check_call(table, options, VerifyOptions, cancelled)
         try:
-            return self._replication.verifier.run(table, options or VerifyOptions(), cancelled or threading.Event())
+            return self._replication.verifier.run(table, options, cancelled)
         finally:
             # A supervisor that is busy for minutes keeps no one from the result.
             with suppress(Transient):
@@ -113,7 +115,11 @@ class PipelineRequests:
         """Erase keys from a table, its former states and its files, from any thread. `Eraser.run` has the errors."""
         if self._replication is None:
             raise not_started(self.config.name, "nothing can be erased from its tables")
-        return self._replication.eraser.run(table, options, cancelled or threading.Event())
+        from levada.runtime.erasures.eraser import ErasureOptions
+
+        cancelled = cancelled or threading.Event()
+        _check_call(table, options, ErasureOptions, cancelled)
+        return self._replication.eraser.run(table, options, cancelled)
 
     def request_cut(self, name: str, *, partial: bool = False) -> None:
         """Request a cut of all tables with everything that is committed at the source now. `cuts` has its progress.
@@ -123,6 +129,8 @@ class PipelineRequests:
         """
         check_cut_name(name)
         require_cuts(self._destination)
+        if self._replication is None:
+            raise not_started(self.config.name, "it has no cuts")
         with SESSIONS.session(self.config.source, "cut") as connection:
             after = current_wal_lsn(connection)
         self._ask(LakeCutWanted(name, after, partial))
@@ -159,3 +167,16 @@ class PipelineRequests:
         if not self._start_called:
             self._store.load_table_replication_states()
             self._store.load_table_schemas()
+
+
+def _check_call(table: object, options: object, kind: type, cancelled: object) -> None:
+    """Check the arguments of a program without types, before anything waits.
+
+    Raise NeedsOperator ``unknown_table`` for the table, and TypeError for another argument.
+    """
+    if not isinstance(table, QualifiedTable):
+        raise no_table_name(table)
+    if not isinstance(options, kind):
+        raise TypeError(f"options must be {kind.__name__}, not {options!r}")
+    if not isinstance(cancelled, threading.Event):
+        raise TypeError(f"cancelled must be a threading.Event, not {cancelled!r}")

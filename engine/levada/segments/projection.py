@@ -318,12 +318,12 @@ def _unrepresentable(table: ReplicatedTableSchema, column: Column, at: Lsn) -> U
         "unrepresentable_value",
         f"{table.name}: column {column.name} ({column.type_name}) has a value that {column.type.arrow} cannot "
         f"represent, in the transaction with commit LSN {Lsn(at)}",
-        hint=f"{_remedy(column, key=column.attnum in table.key)}change the value, then copy the table again:"
-        f" {resync_command(table.name)}",
+        hint=f"{_remedy(table, column)}change the value, then copy the table again: {resync_command(table.name)}",
     )
 
 
-def _remedy(column: Column, *, key: bool) -> str:
+def _remedy(table: ReplicatedTableSchema, column: Column) -> str:
+    key = column.attnum in table.key
     if column.type.kind in (Kind.TEXT, Kind.JSON):
         return unconvertible_hint(key=key)
-    return f"{unrepresentable_hint(key=key)}. Or "
+    return f"{unrepresentable_hint(key=key, chosen=column.name in dict(table.stored_types))}. Or "

@@ -84,7 +84,8 @@ def vector_of(found: Mapping[str, Any]) -> DeletionVector:
         found["content-offset"],
         found["content-size-in-bytes"],
         found["record-count"],
-        FilePartition(found["spec-id"], json.dumps(found["partition"])) if found.get("partition") else None,
+        # Iceberg leaves NULL out, so the partition of NULL is as empty as none. The spec tells them apart.
+        FilePartition(found["spec-id"], json.dumps(found.get("partition") or {})),
     )
 
 

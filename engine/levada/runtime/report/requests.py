@@ -13,26 +13,27 @@ from levada.runtime.inbox import Ask, Inbox
 def ask(inbox: Inbox, config: PipelineConfig, ended: Callable[[], bool], request: Ask[None]) -> None:
     """Send a request to the supervisor and wait for its answer. Raise its refusal.
 
-    ``ended`` returns True once the pipeline has ended. Raise Transient ``engine_not_running`` if it had ended before,
-    and ``engine_unreachable`` without an answer.
+    ``ended`` returns True once the pipeline has ended. Raise Transient ``engine_not_running`` if it has ended, and
+    ``engine_unreachable`` without an answer.
     """
-    if ended():
-        raise Transient(
-            "engine_not_running",
-            f"pipeline {config.name} has ended, and takes no request",
-            hint="start it again, then send the request again",
-        )
     answer_s = config.limits.cuts.answer_s
     deadline = time.monotonic() + answer_s
 
     def check() -> None:
-        if ended() or time.monotonic() > deadline:
+        if ended():
+            raise Transient(
+                "engine_not_running",
+                f"pipeline {config.name} has ended, and answers no request",
+                hint="see its log and start it again, then send the request again",
+            )
+        if time.monotonic() > deadline:
             raise Transient(
                 "engine_unreachable",
                 f"pipeline {config.name} did not answer in {answer_s:g} s, and may still do it",
                 hint="see the log of the engine, then run the command again",
             )
 
+    check()
     inbox.ask(request).wait(check)
 
 

@@ -41,28 +41,29 @@ def request_resync(
 ) -> tuple[QualifiedTable, ...]:
     """Request a resync of the tables, or of all tables of the pipeline. Return these tables.
 
-    Without any state in the store, all tables are those that a start replicates, also if the publication was lost with
-    the state. ``store`` is loaded. Raise NeedsOperator ``unknown_table``.
+    ``store`` is loaded. Raise NeedsOperator ``unknown_table``.
     """
-    begins = tables is None and not store.get_table_replication_states()
-    known = _tables_of_start(config) if begins else requestable_tables(config, store)
+    known = requestable_tables(config, store)
     wanted = tuple(sorted(once(known)) if tables is None else require_known(tables, known))
     for table in wanted:
         store.request_table_action(known[table], TableAction.RESYNC)
     return wanted
 
 
-def _tables_of_start(config: PipelineConfig) -> Mapping[QualifiedTable, TableId]:
+def _tables_of_start(config: PipelineConfig) -> dict[QualifiedTable, TableId]:
     with config.source.connect(application="tables") as connection:
-        return read_table_ids(connection, covered_tables(config, connection))
+        return dict(read_table_ids(connection, covered_tables(config, connection)))
 
 
 def requestable_tables(config: PipelineConfig, store: PipelineStore) -> dict[QualifiedTable, TableId]:
     """Return the tables of the pipeline, and those in its state by their names at the source and in the store.
 
     Such a table may have been renamed, may have lost what a table of the pipeline needs, or may never have been copied,
-    and its hint must work. The current names come first.
+    and its hint must work. The current names come first. Without any state in the store, they are the tables that a
+    start replicates, also if the publication was lost with the state.
     """
+    if not store.get_table_replication_states() and config.publication.managed:
+        return _tables_of_start(config)
     states, recorded = store.get_table_replication_states(), table_names(store)
     # The name that `levada status` and the hint of a table have that was renamed without a new version.
     shown = {id_: name for id_ in states if (name := selected_name(store, id_)) is not None}
@@ -70,7 +71,7 @@ def requestable_tables(config: PipelineConfig, store: PipelineStore) -> dict[Qua
         found = dict(known_tables(config))
     except NeedsOperator as error:
         # The start creates it again, and may need this very request.
-        if error.code != codes.PUBLICATION_MISSING or not config.publication.managed or not states:
+        if error.code != codes.PUBLICATION_MISSING or not config.publication.managed:
             raise
         found = {}
     for names in (current_names(config, states), shown, recorded):
@@ -113,6 +114,8 @@ def require_known(
     tables: Collection[QualifiedTable], known: Mapping[QualifiedTable, TableId]
 ) -> tuple[QualifiedTable, ...]:
     """Return the tables. Raise NeedsOperator ``unknown_table``, which lists every one that is not ``known``."""
+    if isinstance(tables, str) or not isinstance(tables, Collection):
+        raise _no_tables(tables)
     if not all(isinstance(table, QualifiedTable) for table in tables):
         raise no_table_name(tables)
     unknown = [str(table) for table in tables if table not in known]
@@ -123,6 +126,15 @@ def require_known(
             hint=_known_names(known),
         )
     return tuple(tables)
+
+
+def _no_tables(given: object) -> NeedsOperator:
+    """Return the error for what a program has given in place of a list of tables, such as one table."""
+    return NeedsOperator(
+        "unknown_table",
+        f"not a list of tables: {given!r}",
+        hint='give a list with each table: [QualifiedTable("public", "orders")]',
+    )
 
 
 def no_table_name(given: object) -> NeedsOperator:

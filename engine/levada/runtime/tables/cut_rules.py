@@ -24,14 +24,14 @@ _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}", re.ASCII)
 
 
-def check_cut_name(name: str) -> None:
+def check_cut_name(name: object) -> None:
     """Raise NeedsOperator ``cut_name_invalid`` for a name that a user cannot give to a cut.
 
     Spark takes a name that is a number for the ID of a snapshot. ``main`` is Iceberg's name of the current branch, and
     Levada's own tags begin with ``levada``.
     """
-    reserved = name.lower() == "main" or name.lower().startswith("levada")
-    if reserved or not _NAME.fullmatch(name):
+    lower = name.lower() if isinstance(name, str) else ""
+    if not isinstance(name, str) or lower == "main" or lower.startswith("levada") or not _NAME.fullmatch(name):
         raise NeedsOperator(
             "cut_name_invalid",
             f"not a name for a cut: {name!r}",
