@@ -88,6 +88,22 @@ def check_files(lake: Lake, by: TableSettings) -> None:
             assert before._file != after._file or before.r <= after.r
 
 
+@pytest.mark.parametrize("hadoop", [2, 3], indirect=True)
+def test_rows_of_one_file_are_deleted_one_after_the_other(hadoop: Lake) -> None:
+    """In the partition of NULL too, and after a restart, whose partitions are read from the table."""
+    sales = Sales(hadoop, settings("country", "day(at)"))
+    sales.copy(24, at=None)
+    for number in (2, 10, 3, 0):
+        sales.put(**row(number, at=None, note="changed"))
+        sales.apply()
+    sales.destination = hadoop.destination(work="other")
+    for numbers in ((2, 10), (3, 18), (11, 0)):
+        for number in numbers:
+            sales.drop(number)
+        sales.apply()
+        sales.check()
+
+
 @of_each_version
 def test_an_update_moves_a_row_to_another_partition(hadoop: Lake) -> None:
     """It is deleted in its old partition, by a delete file of that partition, and Spark skips the others."""

@@ -10,7 +10,7 @@ from typing import Any, Self
 from levada.destinations.data_files.deletion_vectors import DeletionVector
 from levada.destinations.data_files.storage import WrittenFile
 from levada.destinations.iceberg.java import JavaObject, Jvm, each
-from levada.destinations.iceberg.partitioning import UNPARTITIONED, FilePartition
+from levada.destinations.iceberg.partitioning import FilePartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,13 @@ def vector_of(found: Mapping[str, Any]) -> DeletionVector:
     )
 
 
-def describe_vector(vector: DeletionVector, unpartitioned: int) -> dict[str, Any]:
-    """Return the vector in the JSON of a ``DeleteFile``.
-
-    ``unpartitioned`` is the ID of the spec for vectors without a partition.
-    """
-    partition = vector.partition if isinstance(vector.partition, FilePartition) else FilePartition(unpartitioned)
+def describe_vector(vector: DeletionVector, place: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the vector in the JSON of a ``DeleteFile``. ``place`` has the spec and the partition in that form."""
     return {
-        "spec-id": partition.spec_id,
+        **place,
         "content": "position-deletes",
         "file-path": vector.path,
         "file-format": "puffin",
-        **({} if partition.values == UNPARTITIONED else {"partition": json.loads(partition.values)}),
         "file-size-in-bytes": vector.file_bytes,
         "record-count": vector.rows,
         "referenced-data-file": vector.data_file,

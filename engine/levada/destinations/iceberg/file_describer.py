@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,7 +14,7 @@ from levada.destinations.iceberg.delete_files import NewDeletes, describe_vector
 from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm, java_errors
 from levada.destinations.iceberg.metadata import TableMetadata
 from levada.destinations.iceberg.metrics import FULL, Mode, metrics_json
-from levada.destinations.iceberg.partitioning import UNPARTITIONED, FilePartition
+from levada.destinations.iceberg.partitioning import FilePartition
 from levada.destinations.iceberg.storage import IcebergStorage
 
 _METRICS: Final = "write.metadata.metrics."
@@ -76,24 +76,30 @@ class FileDescriber:
 
     def vectors(self, vectors: Iterable[DeletionVector]) -> list[dict[str, Any]]:
         """Return the delete files of deletion vectors, new or replaced."""
-        return [describe_vector(v, self.metadata.unpartitioned_spec) for v in vectors]
+        return [describe_vector(v, self._place(self._partition(v.partition))) for v in vectors]
 
     def _described(self, written: WrittenFile, content: str) -> dict[str, Any]:
-        partition = (
-            written.partition
-            if isinstance(written.partition, FilePartition)
-            else FilePartition(self.metadata.unpartitioned_spec)
-        )
+        partition = self._partition(written.partition)
         return {
-            "spec-id": partition.spec_id,
+            **self._place(partition),
             "content": content,
             "file-path": written.path,
             "file-format": "parquet",
-            **({} if partition.values == UNPARTITIONED else {"partition": json.loads(partition.values)}),
             "file-size-in-bytes": written.bytes,
             "record-count": written.rows,
             **({"sort-order-id": partition.sort_order} if content == "data" else {}),
         }
+
+    def _partition(self, partition: Hashable) -> FilePartition:
+        return partition if isinstance(partition, FilePartition) else FilePartition(self.metadata.unpartitioned_spec)
+
+    def _place(self, partition: FilePartition) -> dict[str, Any]:
+        """Return the spec and the partition.
+
+        Iceberg leaves values that are NULL out, but without the partition it does not find a file in that of NULL.
+        """
+        spec = {"spec-id": partition.spec_id}
+        return {**spec, "partition": json.loads(partition.values)} if self.metadata.specs[partition.spec_id] else spec
 
 
 def require_files(storage: IcebergStorage, files: Sequence[WrittenFile], deletes: NewDeletes) -> None:

@@ -27,7 +27,6 @@ from levada.destinations.iceberg.transforms import (
 from levada.errors import NeedsOperator, Unrepresentable
 from levada.schema import ReplicatedTableSchema
 
-UNPARTITIONED: Final = "{}"
 _FIRST_FIELD: Final = 1000
 """Iceberg numbers partition fields from 1000 on."""
 _SUFFIXES: Final[Mapping[str, str]] = {"bucket": "bucket", "truncate": "trunc"}
@@ -79,7 +78,7 @@ class FilePartition:
     """
 
     spec_id: int
-    values: str = UNPARTITIONED
+    values: str = "{}"
     sort_order: int = field(default=0, compare=False)
 
 
