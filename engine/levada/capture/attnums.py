@@ -9,12 +9,13 @@ so that a column may have had the name of another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from levada.pgoutput.messages import RelationColumn
+from levada.pgoutput.messages import Relation, RelationColumn
 from levada.schema import Column, ExcludedColumn
+from levada.values import TableId
 
 KnownColumn: TypeAlias = Column | ExcludedColumn
 _Chain: TypeAlias = "tuple[_Chain, int] | None"
@@ -36,25 +37,28 @@ class _Best:
         return _Best(self.cost + cost, self.count, self.attnums if attnum is None else (self.attnums, attnum))
 
 
+class ChangedColumns(Protocol):
+    """The catalog of the source, asked for columns that were changed lately."""
+
+    def newer(self, table: TableId, xid: int) -> Collection[int]:
+        """Return the attnums, also of dropped columns, whose rows were written by ``xid`` or a later transaction."""
+
+
 def identify_columns(
-    relation: Sequence[RelationColumn],
-    before: Iterable[KnownColumn],
-    after: Iterable[KnownColumn],
-    read_newer: Callable[[], Collection[int]],
+    relation: Relation, before: Iterable[KnownColumn], after: Iterable[KnownColumn], catalog: ChangedColumns, xid: int
 ) -> tuple[int, ...] | None:
     """Return the attnum of each column, or None if another column may have had its name.
 
-    ``before`` and ``after`` are as for `match_columns`. ``read_newer`` returns the attnums, also of dropped columns,
-    whose rows in the catalog were written by the RELATION's transaction or by a later one. It is called only if a
-    column was added since ``before``.
+    ``before`` and ``after`` are as for `match_columns`, and ``xid`` is the RELATION's transaction. The catalog is asked
+    only if a column was added since ``before``.
     """
     earlier, later = {c.attnum: c for c in before}, {c.attnum: c for c in after}
-    found = match_columns(relation, earlier.values(), later.values())
+    found = match_columns(relation.columns, earlier.values(), later.values())
     if found is None or not earlier or later.keys() <= earlier.keys():
         return found
-    newer = read_newer()
+    newer = catalog.newer(relation.oid, xid)
     left, stayed = sorted(set(newer).difference(found)), earlier.keys() & later.keys()
-    for column, attnum in zip(relation, found, strict=True):
+    for column, attnum in zip(relation.columns, found, strict=True):
         if attnum in stayed or (attnum in later and attnum not in newer):
             continue
         # Either the column was added since, and one with a smaller attnum may have had its name before it was dropped

@@ -351,8 +351,8 @@ class TableResolver(SchemaResolver):
         description = None if found is None else found.with_generated({c.name for c in relation.columns})
         choice = self._commented(relation.oid, choice)
         now = self._published(before, description)
-        known, newer = () if before is None else all_columns(before), partial(self._catalog.newer, relation.oid, xid)
-        attnums = identify_columns(relation.columns, known, now, newer)
+        known = () if before is None else all_columns(before)
+        attnums = identify_columns(relation, known, now, self._catalog, xid)
         if attnums is None:
             raise ambiguous(name)
         by_attnum = dict(zip(attnums, relation.columns, strict=True))
