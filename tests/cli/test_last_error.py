@@ -56,7 +56,10 @@ def status(engine: Engine) -> tuple[int, str, str]:
     return done.returncode, error["code"], error["reason"]
 
 
-@pytest.mark.parametrize(("statements", "code"), [(DROPPED_SLOT, "slot_missing"), (NEWER_EPOCH, "stale_epoch")])
+@pytest.mark.parametrize(
+    ("statements", "code"),
+    [pytest.param(DROPPED_SLOT, "slot_missing", marks=pytest.mark.nightly), (NEWER_EPOCH, "stale_epoch")],
+)
 def test_the_error_that_ended_an_engine_is_in_its_status(
     engine: Engine, db: Database, target: dict[str, Any], statements: tuple[str, ...], code: str
 ) -> None:
@@ -96,6 +99,7 @@ def test_the_refusal_of_a_start_is_in_the_status(engine: Engine, target: dict[st
     assert status(engine) == (Exit.OK, "", "")
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("target")  # no Spark
 def test_a_publication_dropped_at_an_older_server_is_in_the_status(
     start_postgres: StartPostgres, engine: Engine, tmp_path: Path
