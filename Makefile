@@ -33,8 +33,10 @@ quick: setup ## Lint, and run every test within pytest's process: no server, no 
 near: setup lint ## The packages that the working tree changed and those above them, with PostgreSQL, without Spark
 	$(BIN)/pytest $$($(BIN)/python -m tests.near $(SINCE)) -m near $(PARALLEL) $(PYTEST_ARGS)
 
-test: setup lint ## Lint, then run the tests that need no cluster, except nightly ones
-	$(BIN)/pytest $(NO_CLUSTER) -m "not nightly" $(PARALLEL) $(PYTEST_ARGS)
+test: setup ## Run the tests that need no cluster, except nightly ones, and lint beside them
+	@nice -n 10 $(MAKE) --no-print-directory lint >.venv/lint.log 2>&1 & lint=$$!; \
+	$(BIN)/pytest $(NO_CLUSTER) -m "not nightly" $(PARALLEL) $(PYTEST_ARGS); tests=$$?; \
+	wait $$lint || { cat .venv/lint.log; exit 1; }; exit $$tests
 
 test-nightly: setup ## Run the rest of them: faults under a running engine, other forms of one destination, scenarios
 	$(BIN)/pytest $(NO_CLUSTER) -m nightly --timeout 1200 $(PARALLEL) $(PYTEST_ARGS)

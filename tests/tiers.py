@@ -83,8 +83,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if function in begun:
                 item.add_marker("nightly")
             begun.add(function)
+    _leave_products_to_the_night(items)
+    for item in items:
         if item.get_closest_marker("nightly") is None:
-            for tier in (t for t, most in _MOST.items() if needs <= most):
+            for tier in (t for t, most in _MOST.items() if item.stash[_NEEDS] <= most):
                 item.add_marker(tier)
     if (seed := config.getoption("--shuffle-files")) is None:
         items.sort(key=lambda item: _rank(item.stash[_NEEDS]))
@@ -192,6 +194,32 @@ def _is_long_scenario(item: pytest.Item, needs: frozenset[str]) -> bool:
     """Return True for a test of `levada run` into Iceberg, a dozen CPU seconds each, that has no mark `always`."""
     runs_an_engine = "engine" in getattr(item, "fixturenames", ())
     return runs_an_engine and "jvm" in needs and item.get_closest_marker("always") is None
+
+
+def _leave_products_to_the_night(items: list[pytest.Item]) -> None:
+    """Let each run take so many cases of a test that needs a server that every value of every parameter occurs."""
+    cases: dict[str, list[tuple[pytest.Item, set[object]]]] = {}
+    for item in items:
+        if hasattr(item, "callspec") and item.stash[_NEEDS] and item.get_closest_marker("nightly") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append((item, _values(item)))
+    for left in cases.values():
+        missing = set[object]().union(*(values for _, values in left))
+        while missing:
+            chosen = max(left, key=lambda case: len(case[1] & missing))
+            left.remove(chosen)
+            missing -= chosen[1]
+        for item, _ in left:
+            item.add_marker("nightly")
+
+
+def _values(item: pytest.Item) -> set[object]:
+    """Return what each `parametrize` gives a test. Arguments that one of them gives together are one value."""
+    given = dict(item.callspec.params)  # type: ignore[attr-defined]  # no public type has it
+    values: set[object] = set()
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0].replace(",", " ").split() if isinstance(mark.args[0], str) else list(mark.args[0])
+        values.add(tuple((name, id(given.pop(name))) for name in names if name in given))
+    return values | {(name, id(value)) for name, value in given.items()}
 
 
 # Six thousand tests are imported, and nothing of them is garbage.

@@ -219,6 +219,7 @@ def read_both(db: Database, tmp_path: Path, slots: list[str], last: bytes) -> tu
                     return plain.changes, changes
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(4))
 def test_random_transactions_are_read_as_by_the_other_protocol(db: Database, tmp_path: Path, seed: int) -> None:
     """Changes, their places, their relations and their transactions are the same, for savepoints and DDL too."""

@@ -86,6 +86,7 @@ def test_the_error_that_ended_an_engine_is_in_its_status(
         assert status(engine) == (Exit.OK, "", "")
 
 
+@pytest.mark.nightly
 def test_the_refusal_of_a_start_is_in_the_status(engine: Engine, target: dict[str, Any]) -> None:
     """The status of a service that does not start has the reason, until a later start succeeds."""
     start(engine, target, tables={"include": [{"schema": "elsewhere"}]})

@@ -277,6 +277,7 @@ def test_changed_comments_copy_the_table_again(commented: Path, db: Database) ->
     assert on(commented, "verify").exit_code == Exit.OK
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("comment", "masks", "shown"),
     [

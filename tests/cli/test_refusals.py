@@ -104,6 +104,7 @@ def test_a_destination_that_is_the_source(folder: Path, db: Database, command: s
         assert db.query("SELECT FROM pg_namespace WHERE nspname LIKE 'levada%%'") == [], "a check creates nothing"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("command", ["check", "plan", "run"])
 def test_a_destination_whose_tables_are_selected(folder: Path, db: Database, command: str) -> None:
     """Tables that a run would create and select are refused before it. With their schema excluded, nothing is wrong."""

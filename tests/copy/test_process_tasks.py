@@ -165,7 +165,7 @@ run_tasks(ProcessTasks(), [hang] * 3, "t", parallel=3, cancelled=threading.Event
 """
 
 
-@pytest.mark.sampled
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_the_engine(number: signal.Signals, tmp_path: Path) -> None:
@@ -181,6 +181,7 @@ def test_no_process_outlives_the_engine(number: signal.Signals, tmp_path: Path) 
     until(lambda: not any(alive(pid) for pid in pids))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("own_process")
 def test_a_signal_to_the_engines_group_spares_the_workers(tmp_path: Path) -> None:
     """Ctrl-C in a terminal reaches the engine only, which decides what becomes of its tasks."""

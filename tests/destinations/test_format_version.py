@@ -111,6 +111,7 @@ def test_rows_are_deleted_by_vectors(newer: Lake) -> None:
     assert after[5][1] > before[5][1]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("upgraded_by", ["manifest", pytest.param("other tool", marks=pytest.mark.nightly)])
 def test_an_upgrade_in_the_middle_of_a_stream(hadoop: Lake, upgraded_by: str) -> None:
     """The next batch upgrades the table. Its position deletes become vectors, and its history stays readable."""

@@ -44,6 +44,7 @@ def _decided(kind: str, path: tuple[str, ...], value: object) -> dict[str, Any]:
     return _accepted(found["Pipeline"])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["Pipeline", "TableSync"])
 def test_every_odd_value_is_decided(kind: str) -> None:
     """Whatever a field holds, its object says whether the spec is accepted, and if not, why, in a text of bounds."""

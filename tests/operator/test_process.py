@@ -234,6 +234,7 @@ def test_change_that_arrives_with_an_answer_waits_for_no_sweep(
     until(lambda: "freshnessSeconds: 76" in manifest())
 
 
+@pytest.mark.nightly
 def test_a_users_table_sync_is_in_the_first_manifest(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:
@@ -317,6 +318,7 @@ def _relabelled(body: dict[str, Any]) -> None:
     metadata["annotations"] = metadata.get("annotations", {}) | {"levada.dev/applied": "", "policy": "yes"}
 
 
+@pytest.mark.nightly
 def test_webhook_that_changes_labels_and_annotations(
     server: StandInApiServer, driver: str, operator: Callable[[], None]
 ) -> None:
@@ -334,6 +336,7 @@ def test_webhook_that_changes_labels_and_annotations(
     )
 
 
+@pytest.mark.nightly
 def test_claim_that_outlived_its_pipeline(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
     """The next Pipeline of the name stages on it, also where the operator has listed the namespace before."""
     operator()
@@ -414,6 +417,7 @@ def test_policy_of_retaining_all_releases_what_stays(
     until(lambda: server.get("Job", "shop-cleanup"))
 
 
+@pytest.mark.nightly
 def test_busy_api_server_is_asked_again(server: StandInApiServer, driver: str, operator: Callable[[], None]) -> None:
     """Without the state of the cluster nothing is decided. It continues when the API server has room again."""
     server.busy = {"Pod"}

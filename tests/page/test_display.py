@@ -44,13 +44,13 @@ def rows(page: Page) -> list[str]:
     return page.locator("#tables-body .name").all_text_contents()
 
 
-@pytest.mark.sampled
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("size", "scheme"),
     [
         pytest.param(DESKTOP, "light", id="desktop-light"),
-        pytest.param(DESKTOP, "dark", id="desktop-dark", marks=pytest.mark.nightly),
-        pytest.param(PHONE, "light", id="phone-light", marks=pytest.mark.nightly),
+        pytest.param(DESKTOP, "dark", id="desktop-dark"),
+        pytest.param(PHONE, "light", id="phone-light"),
         pytest.param(PHONE, "dark", id="phone-dark"),
     ],
 )
@@ -367,6 +367,7 @@ def test_a_screen_reader_is_left_in_peace(tab: Tabs) -> None:
         expect(page.locator("#announcement")).to_have_text("shop: Running, 2 tables with an error")
 
 
+@pytest.mark.nightly
 def test_the_token_is_asked_for(tab: Tabs, tmp_path: Path) -> None:
     """A wrong one is refused. The right one is kept for this tab alone. A changed one is asked for again."""
     file = tmp_path / "token"

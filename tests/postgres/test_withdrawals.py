@@ -707,6 +707,7 @@ def test_a_publication_that_waits_for_a_table_is_not_locked(managed: Database) -
     assert published(managed) == {"late"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("statement", ["ALTER TABLE media DROP CONSTRAINT media_pkey", "DROP INDEX other"])
 def test_a_time_limit_that_ends_within_the_trigger(managed: Database, statement: LiteralString) -> None:
     """The statement succeeds, and its UPDATEs do. In a function, which may go on, it fails as a whole."""

@@ -131,6 +131,7 @@ def test_new_partitions_do_not_end_a_copy(rig: Rig, db: Database, statements: li
     assert (rows_copied(rig), rig.destination.applied_rows["orders"]) == ([100], 1)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("statement", "rows"),
     [

@@ -69,6 +69,7 @@ def test_small_tables_share_a_snapshot_and_a_large_one_does_not(rig: Rig, db: Da
     assert {copy[3] for copy in rig.destination.copies if copy[0] != "big"} == {ROWS}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "statement",
     [

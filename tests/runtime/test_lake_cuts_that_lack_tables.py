@@ -177,6 +177,7 @@ def test_a_newer_engine_takes_a_cut_over(rig: BankRig, db: Database) -> None:
     assert rig.stored()["noon"].phase is CutPhase.COMPLETE
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("how", ["running", "stopped", "dropped"])
 def test_tables_come_and_go(rig: BankRig, db: Database, how: str) -> None:
     """A table that is no longer replicated is named by earlier cuts, which lack it. A new one is in later cuts only."""

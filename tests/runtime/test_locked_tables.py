@@ -54,6 +54,7 @@ def locked(db: Database, name: str = "bad") -> Iterator[psycopg.Connection[Any]]
         holder.rollback()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lock", ["bad", "bad_low", pytest.param("filtered", marks=pytest.mark.since(15))])
 def test_a_start_does_not_wait_for_a_locked_table(rig: Rig, db: Database, lock: str) -> None:
     """Neither does a check, nor discovery. Changes of the other table are applied meanwhile."""

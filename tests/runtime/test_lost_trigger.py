@@ -24,6 +24,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     made.stop()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "removal",
     [

@@ -26,6 +26,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     made.stop()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("managed", [True, False], ids=["managed", "unmanaged"])
 @pytest.mark.parametrize("trigger", [True, False], ids=["with the trigger", "without"])
 def test_a_new_table_does_not_wait_for_the_next_discovery(rig: Rig, db: Database, managed: bool, trigger: bool) -> None:

@@ -88,6 +88,7 @@ def test_the_log_names_what_a_copy_waits_for(db: Database, caplog: pytest.LogCap
     waits.join()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("names", [("others",), ("others", "another"), ("orders",)], ids=["one", "several", "again"])
 def test_a_copy_that_waits_is_cancelled(rig: Rig, db: Database, names: tuple[str, ...]) -> None:
     """A first copy, those of several small tables, and a resync. A stop does not wait for the open transaction."""

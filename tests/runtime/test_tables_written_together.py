@@ -76,6 +76,7 @@ def test_a_group_is_written_at_once(rig: Rig, together: Together) -> None:
     assert {copy[3] for copy in together.copies} == {ROWS}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "statement",
     [

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.rigs import shop
 from tests.rigs.database import Database
 from tests.rigs.engine import Engine
@@ -47,6 +48,7 @@ def test_killed_again_and_again(engine: Engine, db: Database) -> None:
         assert not left_by_copies(engine.warehouse, "shop_public", table)
 
 
+@pytest.mark.nightly
 def test_killed_again_and_again_without_spark(engine: Engine, db: Database, target: Database) -> None:
     """The same at a destination without a JVM, which every change runs."""
     shop.create(db, 60_000)

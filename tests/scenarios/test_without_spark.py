@@ -139,6 +139,7 @@ def test_every_command_runs_without_spark(theirs: Engine) -> None:
     assert not (theirs.folder / "out" / "orders").exists()
 
 
+@pytest.mark.nightly
 def test_a_killed_worker_costs_a_retry(theirs: Engine) -> None:
     """A copy whose worker is killed in the middle has every row once, and the engine goes on."""
     hold = theirs.folder / "out" / "hold"
@@ -151,6 +152,7 @@ def test_a_killed_worker_costs_a_retry(theirs: Engine) -> None:
     assert lines(theirs, "orders") == [list(range(1, 1001))]
 
 
+@pytest.mark.nightly
 def test_a_killed_engine_leaves_no_process_and_no_lock(theirs: Engine) -> None:
     """After kill -9 of the engine in the middle of a copy, its workers and their locks are gone. The next one copies."""
     hold = theirs.folder / "out" / "hold"
