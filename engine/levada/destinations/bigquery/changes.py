@@ -17,12 +17,11 @@ from levada.destinations.fold import Folded, fold
 from levada.destinations.key_values import KeyValues
 from levada.destinations.keys import KeyEncoder, new_seed
 from levada.pgoutput.changes import Truncate
-from levada.schema import Kind, ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
+from levada.schema.types import INTEGERS
 from levada.segments.batch import TableEvents
 from levada.values import Lsn
-
-_INTEGERS = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ def _unknown_values(
 def _bounds(upserts: pa.Table, gone: pa.Table, schema: ReplicatedTableSchema) -> tuple[int | None, int | None]:
     """Return the bounds of the first key column, if it is an integer, so that BigQuery skips blocks of the table."""
     column = schema.key_columns[0]
-    if column.type.kind not in _INTEGERS:
+    if column.type.kind not in INTEGERS:
         return None, None
     spans = [pc.min_max(rows.column(column.name)) for rows in (upserts, gone) if rows.num_rows]
     if not spans:
