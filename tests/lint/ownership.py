@@ -37,8 +37,8 @@ OWNED: Final = (
         frozenset({"enter", "begin_again", "finish"}),
     ),
     Owned("RetryState", "tables/retries.py", "retries", frozenset({"tables/retries.py"})),
-    Owned("CutState", "tables/cut_state.py", "cut", frozenset({"stages/cuts.py"})),
-    Owned("TagState", "tables/cut_state.py", "tag", frozenset({"stages/lake_cuts.py"})),
+    Owned("HoldState", "tables/hold_state.py", "hold", frozenset({"stages/holds.py"})),
+    Owned("TagState", "tables/hold_state.py", "tag", frozenset({"stages/lake_cuts.py"})),
     Owned("PlaceState", "tables/record.py", "place", frozenset({"tables/place_check.py"})),
 )
 RECORD: Final = "tables/record.py"

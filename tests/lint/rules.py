@@ -11,6 +11,7 @@ from typing import Final
 from tests.lint.ages import ages
 from tests.lint.constants import overwritten_constants
 from tests.lint.destinations import destination_names
+from tests.lint.error_texts import error_texts
 from tests.lint.errors import code_names, error_classes, error_codes, error_hints, hint_commands
 from tests.lint.external import actionlint, documentation, shellcheck, zizmor
 from tests.lint.generated import jar_checksums, jar_list, type_page, vulnerability_exceptions
@@ -57,6 +58,7 @@ RULES: Final[tuple[Rule, ...]] = (
     error_classes,
     error_codes,
     error_hints,
+    error_texts,
     frozen_values,
     golden_names,
     guarantees,

@@ -96,7 +96,7 @@ def test_a_batch_that_does_not_end_is_death() -> None:
 @pytest.mark.parametrize("job", Job)
 def test_every_job_but_those_that_index_a_copy_is_judged(job: Job) -> None:
     """A job of any other kind that does not end while changes wait for it is a reason to restart."""
-    assert bool(hung(applying(DEADLINE, job=job), DEADLINE)) == (job not in (Job.COPY, Job.CUT, Job.MOVE))
+    assert bool(hung(applying(DEADLINE, job=job), DEADLINE)) == (job not in (Job.COPY, Job.HOLD, Job.MOVE))
 
 
 def test_the_deadline_can_change() -> None:

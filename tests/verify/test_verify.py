@@ -10,7 +10,7 @@ from tests.rigs.waiting import LIMIT_S, until
 
 from levada.errors import NeedsOperator, Transient
 from levada.runtime.stages.messages import TableFailed
-from levada.runtime.verifications.messages import CutReleased
+from levada.runtime.verifications.messages import HoldReleased
 from levada.runtime.verifications.moment import Release
 from levada.values import Lsn, QualifiedTable
 from levada.verify.differences import Kind
@@ -116,9 +116,9 @@ def test_a_table_that_is_parked_meanwhile_is_reported_as_parked(shop: Shop) -> N
     assert held.parked == ""
     failed = TableFailed(held.table, NeedsOperator("staging_full", "the guard parks it"))
     pipeline._inbox.ask(failed).answer.result(LIMIT_S)
-    release = Release(lambda: verifier.inbox.put(CutReleased(held.table, repaired=False)), LIMIT_S)
+    release = Release(lambda: verifier.inbox.put(HoldReleased(held.table, repaired=False)), LIMIT_S)
     with pytest.raises(Transient) as again:
-        verifier._cut(held.table, name, Lsn(1), release, threading.Event())
+        verifier._reach(held.table, name, Lsn(1), release, threading.Event())
     assert again.value.code == "table_changed"
     release.now()
     shop.db.execute("INSERT INTO t VALUES (51)")

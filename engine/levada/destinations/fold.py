@@ -32,7 +32,7 @@ from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, OLD, OLD_KIND, OP, ORDINAL, UNCHANGED
 from levada.schema.kept_rows import KEPT
-from levada.values import resync_command
+from levada.values import QualifiedTable, resync_command
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,6 +233,15 @@ class _Images:
             hint=f"copy the table again: {resync_command(self.table.name)}. If it has no generated column, ALTER TABLE"
             f" {self.table.name.sql} REPLICA IDENTITY FULL, also for each partition, keeps it from happening again",
         )
+
+
+def row_missing(table: QualifiedTable, column: str = "a column") -> NeedsOperator:
+    """Return the error of an unknown value whose row the destination does not have."""
+    return NeedsOperator(
+        "unknown_value",
+        f"an update of {table} leaves {column} unchanged, but the row is not in the table at the destination",
+        hint=f"copy the table again: {resync_command(table)}",
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

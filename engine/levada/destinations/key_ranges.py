@@ -13,10 +13,11 @@ from typing import Final
 
 from levada.pgoutput.copybinary import text_expression
 from levada.schema import Column, Kind
+from levada.schema.types import DATES, INTEGERS
 from levada.values import OnUnrepresentable, quote_identifier
 
-_EXACT: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.UUID})
-_MOMENTS: Final = frozenset({Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
+_EXACT: Final = INTEGERS | {Kind.UUID}
+_UNBOUNDED: Final = DATES | {Kind.DECIMAL}
 """Kinds with values that a destination may have as NULL."""
 
 
@@ -41,7 +42,7 @@ def _is_ordered(column: Column, policy: OnUnrepresentable) -> bool:
     if column.nullable or column.mask is not None:
         return False
     kind = column.type.kind
-    if kind in _MOMENTS:
+    if kind in _UNBOUNDED:
         return policy is not OnUnrepresentable.NULL
     return kind in _EXACT or kind is Kind.TEXT
 

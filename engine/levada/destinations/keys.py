@@ -34,13 +34,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from levada.errors import NeedsOperator
-from levada.schema import Kind, ReplicatedTableSchema
+from levada.schema import ReplicatedTableSchema
+from levada.schema.types import INTEGERS
 
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Words = npt.NDArray[np.uint64]
-
-_INTEGERS: Final = {Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID}
 
 # The number of rows per block. Its arrays fit into the processor's cache for all passes over a word.
 _BLOCK: Final = 8_192
@@ -180,7 +179,7 @@ def key_kind(schema: ReplicatedTableSchema) -> KeyKind:
     if not schema.key:
         raise ValueError(f"{schema.name} has no key")
     columns = schema.key_columns
-    return KeyKind.INTEGER if len(columns) == 1 and columns[0].type.kind in _INTEGERS else KeyKind.HASH
+    return KeyKind.INTEGER if len(columns) == 1 and columns[0].type.kind in INTEGERS else KeyKind.HASH
 
 
 class KeyEncoder:

@@ -41,7 +41,8 @@ import pyarrow as pa
 
 from levada.destinations.key_ranges import WHOLE, KeyRange
 from levada.errors import DestinationChanged
-from levada.schema import Column, ColumnType, Kind, ReplicatedTableSchema
+from levada.schema import Column, ColumnType, ReplicatedTableSchema
+from levada.schema.types import FREE_TEXTS, NESTED
 from levada.values import Lsn
 
 SAMPLE_PARTS: Final = 10_000
@@ -63,8 +64,6 @@ DIGESTS: Final = pa.schema([(KEY_HASH, pa.int64()), (DIGEST, pa.int64())])
 PLACES: Final = pa.schema([*DIGESTS, (PLACE, pa.string())])
 """The digests of a table in PostgreSQL. The place of a row is its ctid."""
 
-_VARIABLE: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY, Kind.RANGE, Kind.MAP})
-
 
 def column_digest(attnum: int) -> str:
     """Return the name of a column's checksum in `rows_schema`."""
@@ -78,7 +77,7 @@ def column_value(attnum: int) -> str:
 
 def is_framed_by_length(kind: ColumnType) -> bool:
     """Return True if the canonical text of the type may contain any character."""
-    return kind.kind in _VARIABLE
+    return kind.kind in FREE_TEXTS | NESTED
 
 
 @dataclass(frozen=True, slots=True)

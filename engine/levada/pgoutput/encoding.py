@@ -25,9 +25,9 @@ from levada.pgoutput.wire import (
     has_high_byte,
     overlay,
 )
-from levada.schema import ColumnType, Kind
+from levada.schema import ColumnType
+from levada.schema.types import FREE_TEXTS
 
-_TEXTS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.MAP})
 _HIGH: Final = 0x80
 
 
@@ -62,7 +62,7 @@ class ConversionError(Exception):
 
 def has_text(kind: ColumnType) -> bool:
     """Return True if a value's text may have other characters than those of ASCII."""
-    return kind.kind in _TEXTS or (kind.element is not None and has_text(kind.element))
+    return kind.kind in FREE_TEXTS or (kind.element is not None and has_text(kind.element))
 
 
 def to_utf8(values: Values, conversion: TextConversion, *, secret: bool = False) -> tuple[Values, Refused | None]:

@@ -15,14 +15,14 @@ class Job(StrEnum):
     MAINTAIN = "maintain"
     APPLY_TO_SHADOW = "follow"
     SWAP = "swap"
-    CUT = "cut"
+    HOLD = "hold"
     TAG = "tag"
 
     @property
     def judged(self) -> bool:
         """Return True if the process is restarted when such a job blocks pending changes for too long.
 
-        A copy, a cut and a move of the rows of a partition are exempt. Exporting a snapshot at the source and indexing
+        A copy, a hold and a move of the rows of a partition are exempt. Exporting a snapshot at the source and indexing
         the copied rows may take long.
         """
-        return self not in (Job.COPY, Job.CUT, Job.MOVE)
+        return self not in (Job.COPY, Job.HOLD, Job.MOVE)

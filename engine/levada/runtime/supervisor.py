@@ -23,9 +23,9 @@ from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
-from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
+from levada.runtime.stages.holds import HoldStage
 from levada.runtime.stages.lake_cuts import LakeCuts
 from levada.runtime.stages.messages import ActionsStored, ProgressWanted, Reconfigured
 from levada.runtime.stages.resync import ResyncStage
@@ -65,7 +65,7 @@ class Supervisor:
         arrivals: ArrivalStage,
         applies: ApplyStage,
         ahead: AheadStage,
-        cuts: CutStage,
+        holds: HoldStage,
         lake_cuts: LakeCuts,
         resyncs: ResyncStage,
         discovery: Discovery,
@@ -84,7 +84,7 @@ class Supervisor:
         self._arrivals = arrivals
         self._ahead = ahead
         self._applies = applies
-        self._cuts = cuts
+        self._holds = holds
         self.lake_cuts = lake_cuts
         self._resyncs = resyncs
         self._discovery = discovery
@@ -168,7 +168,7 @@ class Supervisor:
         self.registry.places.check()
         self.registry.positions.save_unverified()
         self.lake_cuts.start(now)
-        self._cuts.start()
+        self._holds.start()
         self._applies.start_watermark_reads()
         self.guard.check(now)
         if self.registry.fatal is not None:

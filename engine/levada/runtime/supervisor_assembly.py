@@ -28,9 +28,9 @@ from levada.runtime.stages.apply import ApplyStage
 from levada.runtime.stages.arrivals import ArrivalStage
 from levada.runtime.stages.capture import CaptureThread
 from levada.runtime.stages.copy import CopyStage
-from levada.runtime.stages.cuts import CutStage
 from levada.runtime.stages.discovery import Discovery
 from levada.runtime.stages.guard import Guard
+from levada.runtime.stages.holds import HoldStage
 from levada.runtime.stages.lake_cuts import LakeCuts
 from levada.runtime.stages.resync import ResyncStage
 from levada.runtime.stages.retention import Retention
@@ -167,7 +167,7 @@ def assemble_supervisor(
         arrivals=arrivals,
         applies=ApplyStage(parts, applier, arrivals),
         ahead=AheadStage(parts, applier),
-        cuts=CutStage(parts),
+        holds=HoldStage(parts),
         lake_cuts=LakeCuts(parts, around.epoch, capture.thread),
         resyncs=resyncs,
         discovery=discovery,

@@ -13,17 +13,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from levada.schema.types import Kind
+from levada.schema.types import DATES, PLAIN, Kind
 from levada.values import Lsn, TableId
 
 _RANGE: Final = re.compile(r"FOR VALUES FROM \((.*)\) TO \((.*)\)", re.DOTALL)
 _LIST: Final = re.compile(r"FOR VALUES IN \((.*)\)", re.DOTALL)
 _VALUE: Final = re.compile(r"\s*(?:'((?:[^']|'')*)'|([^',\s]+))\s*(,|$)", re.DOTALL)
-_ENDLESS: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
-"""Kinds with values of PostgreSQL that the destination has as NULL, such as infinity. They are beyond all others."""
-_EXACT: Final = frozenset({Kind.BOOL, Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.UUID}) | _ENDLESS
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d(\.\d+)?(\+00)?)?", re.ASCII)
-"""A value of these kinds in a bound that the destination can hold, and with it all between two of them."""
+"""A date or moment in a bound that the destination can hold, and with it all between two of them."""
 _TEXTS: Final = frozenset({25, 1043})
 """text and varchar. Other types that are carried as text have other rules of equality and order."""
 
@@ -274,7 +271,7 @@ def _condition(
 
 
 def _is_exact(column: KeyColumn, strategy: str) -> bool:
-    if column.kind in _EXACT:
+    if column.kind in PLAIN | DATES:
         return True
     return column.kind is Kind.TEXT and (column.type_oid in _TEXTS or (strategy == "l" and column.is_enum))
 
@@ -287,7 +284,7 @@ def _is_clear(box: Box, columns: Sequence[KeyColumn]) -> bool:
     ends = zip(box.low, box.high, strict=True) if box.low else ((v, v) for v in box.values)
     same = True
     for place, (low, high) in enumerate(ends):
-        if columns[place if box.low else 0].kind in _ENDLESS and not (same and _is_moment(low) and _is_moment(high)):
+        if columns[place if box.low else 0].kind in DATES and not (same and _is_moment(low) and _is_moment(high)):
             return False
         same = same and (not box.low or (low == high and not isinstance(low, End)))
     return True

@@ -33,6 +33,7 @@ from levada.schema.mask_comments import MaskComments
 from levada.schema.masks import NO_MASKS, TableMasks
 from levada.schema.table import Column, ReplicatedTableSchema
 from levada.schema.types import (
+    KEY_TEXTS,
     MULTIRANGES,
     NUMERIC_OID,
     RANGES,
@@ -47,13 +48,6 @@ from levada.values import QualifiedTable, resync_command
 
 _DECIMAL: Final = re.compile(r"Decimal\((\d+), ?(\d+)\)", re.ASCII)
 _NESTED: Final = re.compile(r"List\((\d)\)", re.ASCII)
-_KEY_TEXTS: Final = frozenset(
-    {
-        *(Kind.BOOL, Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.BYTEA, Kind.UUID, Kind.TEXT),
-        *(Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ),
-    }
-)
-"""Kinds whose equal values have one text, so that a text identifies a row as the value does."""
 _EXTENSIONS: Final[Mapping[tuple[str, str], ColumnType]] = {
     ("List", "vector"): ColumnType(Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=Notation.VECTOR),
     ("List", "halfvec"): ColumnType(Kind.ARRAY, element=ColumnType(Kind.FLOAT4), notation=Notation.HALFVEC),
@@ -124,7 +118,7 @@ def with_stored_types(
 def _stored(schema: ReplicatedTableSchema, column: Column, name: str, catalog: Mapping[int, TypeInfo]) -> ColumnType:
     in_key = column.attnum in schema.key
     if name == "Text":
-        if in_key and column.type.kind not in _KEY_TEXTS:
+        if in_key and column.type.kind not in KEY_TEXTS:
             raise _refused(schema.name, column, name, "its equal values may have several texts, and it is in the key")
         return ColumnType(Kind.TEXT)
     if name == "Uuid":

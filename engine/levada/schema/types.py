@@ -233,8 +233,29 @@ RANGES: Final[Mapping[int, int]] = {3904: 23, 3906: NUMERIC_OID, 3908: 1114, 391
 MULTIRANGES: Final[Mapping[int, int]] = {4451: 3904, 4532: 3906, 4533: 3908, 4534: 3910, 4535: 3912, 4536: 3926}
 """The OIDs of the multiranges of `RANGES`, and those of their ranges."""
 
+INTEGERS: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
+"""Kinds whose values fit into a signed integer of 64 bits."""
+
 MOMENTS: Final = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 """Times without and with a time zone. In UTC both have the same number of microseconds."""
+
+DATES: Final = MOMENTS | {Kind.DATE}
+"""Kinds with infinity, which is beyond all other values. A destination may have it as NULL."""
+
+PLAIN: Final = INTEGERS | {Kind.BOOL, Kind.UUID}
+"""Kinds that Arrow and PostgreSQL order alike, and whose text has only letters, digits and hyphens."""
+
+NESTED: Final = frozenset({Kind.ARRAY, Kind.RANGE, Kind.MAP})
+"""Kinds whose values have several values in them."""
+
+FREE_TEXTS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.MAP})
+"""Kinds whose values may have any character."""
+
+KEY_TEXTS: Final = PLAIN | DATES | {Kind.BYTEA, Kind.TEXT, Kind.TIME}
+"""Kinds whose equal values have one text, so that a text identifies a row as the value does."""
+
+STORED_TEXTS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY})
+"""Kinds of which a file has the text of a value, while equal values of a PostgreSQL type may have several."""
 
 BUILT_IN: Final = frozenset({*_SCALARS, *_ARRAYS, NUMERIC_OID})
 """The OIDs that `resolve_type` knows without the catalog. They are base types and arrays of base types."""

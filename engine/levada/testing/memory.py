@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from levada.copy.rows import TableRows
 from levada.destinations import Capabilities, Destination, NamedCut, TableTarget
 from levada.destinations.erasure import Erased, Erasure, kept_by_cuts
+from levada.destinations.fold import row_missing
 from levada.errors import NeedsOperator, StaleEpoch, Transient
 from levada.pgoutput.events import Delete, Event, Insert, Partial, RelationEvent, TruncateEvent, Update
 from levada.pgoutput.text import parse_text
@@ -258,7 +259,7 @@ class _Copy:
                 held = self.rows.pop(was, None)
                 if isinstance(row, Partial):
                     if held is None:
-                        raise self._unknown(row.unchanged[0])
+                        raise row_missing(self.schema.name, row.unchanged[0])
                     new = held | new
                 self._put(new)
             case Delete(schema, old=old):
@@ -282,13 +283,6 @@ class _Copy:
                 value = None if text is None else parse_text(column.type, text).as_py()
                 self.rows = {key: {**row, column.attnum: value} for key, row in self.rows.items()}
         self.schema = schema
-
-    def _unknown(self, column: str) -> NeedsOperator:
-        return NeedsOperator(
-            "unknown_value",
-            f"an update of {self.schema.name} leaves {column} unchanged, but there is no such row",
-            hint=resync_command(self.schema.name),
-        )
 
 
 def _values(schema: ReplicatedTableSchema, named: Mapping[str, Any]) -> Values:

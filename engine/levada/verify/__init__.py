@@ -24,7 +24,7 @@ Let S be the consistent point of a temporary logical slot that was created with 
    An Iceberg table returns its snapshot.
 
 So the snapshot of the source and the version of the destination hold the effect of the same set of transactions. The
-part that reaches the moment is `levada.runtime.stages.cuts`. It knows nothing of comparisons.
+part that reaches the moment is `levada.runtime.stages.holds`. It knows nothing of comparisons.
 
 The table keeps its shape while the source is read: ACCESS SHARE locks keep out TRUNCATE and rewrites, which an older
 snapshot would show, and the catalog is compared before and after (`levada.copy.guard`). If it changed, the comparison

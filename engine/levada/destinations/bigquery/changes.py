@@ -14,15 +14,13 @@ from levada.destinations.bigquery.types import to_staged
 from levada.destinations.data_files.changelog import change_rows, truncate_rows
 from levada.destinations.data_files.upsert import pieces
 from levada.destinations.fold import Folded, fold
-from levada.destinations.key_values import KeyValues
-from levada.destinations.keys import KeyEncoder, new_seed
+from levada.destinations.keys import Indices, KeyEncoder, Keys, new_seed
 from levada.pgoutput.changes import Truncate
-from levada.schema import Kind, ReplicatedTableSchema
-from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED
+from levada.schema import ReplicatedTableSchema
+from levada.schema.changes import COMMIT_LSN, COMMIT_TS, OLD, OP, ORDINAL, UNCHANGED
+from levada.schema.types import INTEGERS
 from levada.segments.batch import TableEvents
 from levada.values import Lsn
-
-_INTEGERS = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +59,39 @@ class UpsertRows:
             rows, piece = _staged(folded, keys, self.columns, schema, len(self.pieces))
             self.pieces.append(piece)
             yield rows
+
+
+class KeyValues:
+    """The key columns of all rows of a batch of changes, old rows included.
+
+    ``changes`` have the layout of `levada.schema.changes`.
+    """
+
+    def __init__(self, changes: pa.Table, encoder: KeyEncoder) -> None:
+        parts = [changes.select(list(encoder.names))]
+        if OLD in changes.column_names and changes.column(OLD).null_count < changes.num_rows:
+            old = changes.column(OLD).filter(pc.is_valid(changes.column(OLD)))
+            parts.append(pa.table({name: pc.struct_field(old, name) for name in encoder.names}))
+        self._rows = pa.concat_tables(parts)
+        self._keys = encoder.encode(self._rows)
+
+    def of(self, keys: Keys) -> pa.Table:
+        """Return the key columns of keys, which all are keys of the batch, in the same order."""
+        return self._rows.take(pa.array(_first_places(self._keys, keys)))
+
+
+def _first_places(among: Keys, keys: Keys) -> Indices:
+    """Return the index in ``among`` of each of ``keys``. It is ``len(among)`` or more for a key that is missing."""
+    if not len(keys):
+        return np.empty(0, np.int64)
+    both = Keys.concat([among, keys])
+    order = both.order(stable=True)
+    starts = both.take(order).starts()
+    group = np.empty(len(both), np.int64)
+    group[order] = np.cumsum(starts) - 1
+    # The order is stable, so the first of a group is the one of ``among``, if there is one.
+    found: Indices = order[np.flatnonzero(starts)][group[len(among) :]]
+    return found
 
 
 def _staged(
@@ -113,7 +144,7 @@ def _unknown_values(
 def _bounds(upserts: pa.Table, gone: pa.Table, schema: ReplicatedTableSchema) -> tuple[int | None, int | None]:
     """Return the bounds of the first key column, if it is an integer, so that BigQuery skips blocks of the table."""
     column = schema.key_columns[0]
-    if column.type.kind not in _INTEGERS:
+    if column.type.kind not in INTEGERS:
         return None, None
     spans = [pc.min_max(rows.column(column.name)) for rows in (upserts, gone) if rows.num_rows]
     if not spans:

@@ -5,8 +5,6 @@ BigQuery's own arrays hold no NULL, and do not distinguish NULL from an empty ar
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,8 +14,7 @@ from levada.destinations.arrow_text import decimal_text
 from levada.destinations.temporal_text import temporal_text
 from levada.pgoutput.temporal import date_text, timestamp_text
 from levada.schema import ColumnType, Kind
-
-_INTEGERS: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
+from levada.schema.types import INTEGERS
 
 
 def json_values(values: pa.Array | pa.ChunkedArray, kind: ColumnType) -> pa.Array:
@@ -42,7 +39,7 @@ def _elements(values: pa.Array, kind: ColumnType) -> pa.Array:
         return json_text.maps(values)
     if kind.kind is Kind.JSON:
         return pc.fill_null(pc.cast(values, pa.large_string()), "null")
-    if kind.kind in _INTEGERS:
+    if kind.kind in INTEGERS:
         return json_text.integers(values)
     if kind.kind is Kind.BOOL:
         return json_text.booleans(values)

@@ -33,6 +33,7 @@ from levada.destinations.bigquery.state import (
 from levada.destinations.bigquery.types import constant
 from levada.destinations.bigquery.write_api import StreamWriter, commit, write_client
 from levada.destinations.fenced import copied_constants, missing, require_epoch
+from levada.destinations.fold import row_missing
 from levada.destinations.interface import TableMode
 from levada.errors import DestinationChanged, NeedsOperator, Transient
 from levada.schema import ReplicatedTableSchema
@@ -104,7 +105,7 @@ class ServedTable:
             self.state = after
             return after
         if outcome == scripts.UNKNOWN_VALUE:
-            raise _unknown_value(self.name, after)
+            raise row_missing(after.description.source)
         if outcome == FENCED:
             raise self._fenced(after.epoch)
         raise Transient("destination_unavailable", f"write {self.name}: {outcome or 'no outcome'}", hint=UNAVAILABLE)
@@ -264,14 +265,6 @@ def _damaged(table: TableName) -> DestinationChanged:
         "table_damaged",
         f"the state in {table} was changed by another writer",
         hint=f"drop {table} and its table in BigQuery, then: levada resync MANIFEST TABLE",
-    )
-
-
-def _unknown_value(name: TableName, state: StoredState) -> NeedsOperator:
-    return NeedsOperator(
-        "unknown_value",
-        f"{name}: an update leaves a column unchanged, but the row is not in the table",
-        hint=f"copy the table again: {resync_command(state.description.source)}",
     )
 
 

@@ -22,14 +22,13 @@ from levada.destinations.data_files.layout import FileLayout, project
 from levada.destinations.data_files.live_files import Positions
 from levada.destinations.data_files.row_lookup import RowLookup
 from levada.destinations.data_files.storage import Storage, WrittenFile, remove_files
-from levada.destinations.fold import Folded, fold
+from levada.destinations.fold import Folded, fold, row_missing
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import Keys
-from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import COMMIT_LSN, ORDINAL
 from levada.segments.batch import TableEvents
-from levada.values import Lsn, resync_command
+from levada.values import Lsn
 
 
 class Deletes(Protocol):
@@ -128,12 +127,7 @@ class Upsert:
         if partial_rows is None:
             return folded, folded.upserts
         if not old.found.all():
-            raise NeedsOperator(
-                "unknown_value",
-                f"{self.schema.name}: an update leaves column {partial_rows.column_of(~old.found)} unchanged,"
-                " but the row is not in the table at the destination",
-                hint=f"copy the table again: {resync_command(self.schema.name)}",
-            )
+            raise row_missing(self.schema.name, partial_rows.column_of(~old.found))
         held = RowLookup(self.storage, self.layout, self.schema)
         numbers, files = np.unique(old.file_id, return_inverse=True)
         paths = [self.index.file_path(int(n)) for n in numbers]

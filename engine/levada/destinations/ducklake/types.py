@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from levada.pgoutput.text import parse_text
 from levada.schema import ColumnType, Kind
+from levada.schema.types import NESTED
 
 LIST: Final = "list"
 STRUCT: Final = "struct"
@@ -216,7 +217,7 @@ def default_text(kind: ColumnType, missing: str) -> str | None:
     value = parse_text(kind, missing)
     if not value.is_valid:
         return None
-    if kind.kind in (Kind.ARRAY, Kind.RANGE, Kind.MAP):
+    if kind.kind in NESTED:
         # DuckDB reads the default of a list, struct or map as NULL.
         return None
     if kind.kind is Kind.BYTEA:

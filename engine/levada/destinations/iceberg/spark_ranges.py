@@ -12,9 +12,8 @@ from pyspark.sql import functions as sf
 from levada.destinations.key_ranges import KeyRange
 from levada.errors import NeedsOperator
 from levada.schema import Column, Kind
+from levada.schema.types import DATES, INTEGERS
 
-_NUMBERS: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
-_MOMENTS: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 _PLAIN: Final = re.compile(r"(\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d+)?)?)(?:\+00)?")
 """A date or a moment as PostgreSQL and Spark both write it, in UTC."""
 Term = tuple[SparkColumn, str, Column]
@@ -65,9 +64,9 @@ def _value(term: Term) -> SparkColumn:
 def _literal(term: Term, text: str) -> SparkColumn:
     _, spark_type, column = term
     kind = column.type.kind
-    if kind in _NUMBERS:
+    if kind in INTEGERS:
         return sf.lit(int(text))
-    if kind in _MOMENTS:
+    if kind in DATES:
         plain = _PLAIN.fullmatch(text)
         if plain is None:
             raise NeedsOperator("verify_unsupported", f"Spark cannot read the key {text} of column {column.name}")

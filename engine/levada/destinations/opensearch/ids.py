@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from levada.destinations.json_text import joined
 from levada.destinations.opensearch.types import json_values, plain_text
 from levada.errors import NeedsOperator
-from levada.schema import Column, Kind, ReplicatedTableSchema
+from levada.schema import Column, ReplicatedTableSchema
+from levada.schema.types import PLAIN
 
 MAX_ID_BYTES: Final = 512
-_SAFE: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID, Kind.BOOL, Kind.UUID})
 
 
 def ids_of(columns: Sequence[pa.Array], schema: ReplicatedTableSchema) -> pa.Array:
@@ -44,6 +44,6 @@ def ids_of(columns: Sequence[pa.Array], schema: ReplicatedTableSchema) -> pa.Arr
 
 def _part(values: pa.Array, column: Column) -> pa.Array:
     kind = column.type
-    text = json_values(values, column) if kind.kind is Kind.ARRAY else plain_text(values, kind)
+    text = json_values(values, column) if kind.depth else plain_text(values, kind)
     text = pc.cast(text, pa.large_string())
-    return text if kind.kind in _SAFE else pc.replace_substring(pc.replace_substring(text, "~", "~0"), ",", "~1")
+    return text if kind.kind in PLAIN else pc.replace_substring(pc.replace_substring(text, "~", "~0"), ",", "~1")

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from levada.destinations import json_text
 from levada.destinations.arrow_text import decimal_text
 from levada.schema import Column, ColumnType, Kind
+from levada.schema.types import DATES, INTEGERS
 
 _JSONB_OIDS: Final = frozenset({3802, 3807})
 _FULL_TEXT: Final = frozenset({18, 19, 25, 1002, 1003, 1009, 1014, 1015, 1042, 1043})
@@ -18,9 +19,7 @@ _FULL_TEXT: Final = frozenset({18, 19, 25, 1002, 1003, 1009, 1014, 1015, 1042, 1
 _MAX_TERM: Final = 8191
 """The longest indexed term in characters. Lucene's limit is 32766 bytes, and a character has up to four."""
 
-_INTEGERS: Final = frozenset({Kind.INT2, Kind.INT4, Kind.INT8, Kind.OID})
 _FLOATS: Final = frozenset({Kind.FLOAT4, Kind.FLOAT8})
-_DATES: Final = frozenset({Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ})
 # A value that the index cannot hold stays in the document and can be read, but no search finds it.
 _LENIENT: Final = {"ignore_malformed": True}
 _KEYWORD: Final = {"type": "keyword", "ignore_above": _MAX_TERM}
@@ -39,13 +38,13 @@ def mapping_of(column: Column) -> dict[str, Any]:
     if kind is Kind.MAP:
         # Keys as fields would add any number of them to the index, and a dot in one would make an object.
         return {"properties": {"key": dict(_KEYWORD), "value": dict(_KEYWORD)}}
-    if kind in _INTEGERS:
+    if kind in INTEGERS:
         return {"type": "long"}
     if kind in _FLOATS or kind is Kind.DECIMAL:
         return {"type": "double", **_LENIENT}
     if kind is Kind.BOOL:
         return {"type": "boolean"}
-    if kind in _DATES:
+    if kind in DATES:
         return {"type": "date", "format": "strict_date_optional_time", **_LENIENT}
     if kind is Kind.BYTEA:
         return {"type": "binary"}
@@ -65,13 +64,13 @@ def shape_of(column: Column) -> str:
         return ",".join(shape_of(replace(column, type=part)) for _, part in parts) + lists
     if kind is Kind.MAP:
         return "map"
-    if kind in _INTEGERS:
+    if kind in INTEGERS:
         return "integer" + lists
     if kind in _FLOATS:
         return "float" + lists
     if kind is Kind.JSON and is_document(column):
         return "json" + lists
-    return (kind.value if kind in {Kind.BOOL, Kind.BYTEA, Kind.DECIMAL} or kind in _DATES else "text") + lists
+    return (kind.value if kind in {Kind.BOOL, Kind.BYTEA, Kind.DECIMAL} or kind in DATES else "text") + lists
 
 
 def json_values(values: pa.Array, column: Column) -> pa.Array:
@@ -88,7 +87,7 @@ def _json(values: pa.Array, kind: ColumnType, *, documents: bool) -> pa.Array:
         return json_text.lists(values, _json(values.flatten(), kind.element, documents=documents))
     if kind.kind is Kind.MAP:
         return json_text.map_pairs(values)
-    if kind.kind in _INTEGERS:
+    if kind.kind in INTEGERS:
         return json_text.integers(values)
     if kind.kind in _FLOATS:
         return json_text.floats(values)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from levada.destinations.fold import Folded, PartialRows, fold
+from levada.destinations.fold import Folded, PartialRows, fold, row_missing
 from levada.destinations.keys import KeyEncoder, Keys, new_seed
 from levada.destinations.opensearch.bulk import Bulk, unread
 from levada.destinations.opensearch.client import Client
@@ -31,11 +31,9 @@ from levada.destinations.opensearch.layout import one_array
 from levada.destinations.opensearch.naming import writer_alias
 from levada.destinations.opensearch.pieces import Piece, pieces
 from levada.destinations.opensearch.state import Progress, State
-from levada.errors import NeedsOperator
 from levada.schema import ReplicatedTableSchema
 from levada.schema.changes import OLD
 from levada.segments.batch import TableEvents
-from levada.values import resync_command
 
 Mask = npt.NDArray[np.bool_]
 
@@ -142,11 +140,7 @@ class Upsert:
             document = held.get(former)
             if document is None or document[0] >= version:
                 # A newer document is that of another row, which has the id now.
-                raise NeedsOperator(
-                    "unknown_value",
-                    f"{self.schema.name}: an update leaves a value unchanged, but the row is not in the index",
-                    hint=f"copy the table again: {resync_command(self.schema.name)}",
-                )
+                raise row_missing(self.schema.name)
             values[target] = {str(a): document[1].get(name) for a, name in fields.items()}
         return values
 

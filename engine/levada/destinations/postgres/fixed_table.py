@@ -28,7 +28,7 @@ from levada.destinations.verification import CHUNKS, PLACE, PLACES, Comparison, 
 from levada.errors import LevadaError, Transient
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
-from levada.schema import Column, Kind, ReplicatedTableSchema
+from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.kept_rows import DELETED_AT_ATTNUM
 from levada.schema.masking import plain_column
 from levada.values import Lsn, OnUnrepresentable, QualifiedTable, quote_identifier
@@ -203,5 +203,5 @@ def _at_destination(column: Column, held: HeldColumn) -> Column:
     column = plain_column(column)
     oid = column.type_oid
     if column_type(column) != column.type_name:
-        oid = _TEXT_ARRAY if column.type.kind is Kind.ARRAY else _TEXT
+        oid = _TEXT_ARRAY if column.type.depth else _TEXT
     return replace(column, name=held.name, type_oid=oid, type=held_shape(column.type))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from levada.destinations.data_files.upsert import pieces
-from levada.destinations.fold import Folded, PartialRows, fold
+from levada.destinations.fold import Folded, PartialRows, fold, row_missing
 from levada.destinations.keys import Indices, KeyEncoder, Keys, Mask, new_seed
 from levada.destinations.postgres.columns import HeldColumn, Layout, column_list
 from levada.destinations.postgres.connections import lock_exclusively
@@ -28,8 +28,6 @@ from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.shadow_copy import upsert_statement
 from levada.destinations.postgres.state import find_relation
 from levada.destinations.postgres.types import equal_is_identical
-from levada.destinations.schema_changes import resync_hint
-from levada.errors import NeedsOperator
 from levada.postgres.silence import WatchedConnection
 from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.changes import OLD
@@ -226,12 +224,7 @@ class _Batch:
             )
         )
         if done.rowcount != upserts.num_rows and not partial.optional.any():
-            raise NeedsOperator(
-                "unknown_value",
-                f"{self.schema.name}: an update leaves column {partial.column_of(~partial.optional)} unchanged,"
-                " but the row is not in the destination's table",
-                hint=resync_hint(self.schema),
-            )
+            raise row_missing(self.schema.name, partial.column_of(~partial.optional))
 
     @property
     def _may_repeat(self) -> bool:

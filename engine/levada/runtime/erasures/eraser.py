@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,9 +28,9 @@ from levada.runtime.erasures.keys import KeyText, SourceKeys, read_keys
 from levada.runtime.erasures.report import ErasureReport
 from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
-from levada.runtime.tables.cut_state import Held
+from levada.runtime.tables.hold_state import Held
 from levada.runtime.tables.requests import table_target
-from levada.runtime.verifications.messages import CutReleased, CutWanted, HoldWanted
+from levada.runtime.verifications.messages import HoldAt, HoldReleased, HoldWanted
 from levada.runtime.verifications.turn import Turns
 from levada.schema import ReplicatedTableSchema
 from levada.schema.table import NEWEST_VERSION
@@ -166,8 +165,7 @@ class Eraser:
         try:
             held = asked.wait(check)
         except LevadaError as error:
-            # The supervisor may still grant it.
-            asked.answer.add_done_callback(self._give_back)
+            asked.decline(self.inbox)
             if error.code != codes.VERIFY_NOT_READY:
                 raise
             raise _not_ready(error.message.removesuffix(_COMPARED)) from None
@@ -176,11 +174,7 @@ class Eraser:
                 raise _not_ready(f"table {name} is errored [{held.parked}], and has changes that are not applied")
             yield held
         finally:
-            self.inbox.put(CutReleased(held.table, repaired=False, erased=erases))
-
-    def _give_back(self, granted: Future[Held]) -> None:
-        if granted.exception() is None:
-            self.inbox.put(CutReleased(granted.result().table, repaired=False))
+            self.inbox.put(HoldReleased(held.table, repaired=False, erased=erases))
 
     def _reach(self, held: Held, name: QualifiedTable, lsn: Lsn, check: Callable[[], None]) -> None:
         until = time.monotonic() + self.waits.held_s
@@ -194,7 +188,7 @@ class Eraser:
                     hint="run the command again when the pipeline is not far behind: levada status MANIFEST",
                 )
 
-        self.inbox.ask(CutWanted(held.table, lsn)).wait(wait)
+        self.inbox.ask(HoldAt(held.table, lsn)).wait(wait)
 
     def _with_staged(
         self, table: TableId, report: ErasureReport, options: ErasureOptions, cancelled: threading.Event

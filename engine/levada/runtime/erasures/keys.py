@@ -19,8 +19,9 @@ from levada.errors import NeedsOperator, Transient
 from levada.pgoutput.masking import decode_masked
 from levada.pgoutput.text import decode_text
 from levada.pgoutput.wire import RowError, Values, WireBuffer, sizes_of
-from levada.schema import Column, Kind, ReplicatedTableSchema
+from levada.schema import Column, ReplicatedTableSchema
 from levada.schema.masks import MaskKeys
+from levada.schema.types import STORED_TEXTS
 from levada.values import QualifiedTable, TableId
 
 KeyText: TypeAlias = "str | Mapping[str, str]"
@@ -50,7 +51,6 @@ SELECT b.attnum, b.attname, pg_catalog.format_type(b.type, -1),
 FROM bases b JOIN pg_catalog.pg_type t ON t.oid = b.type JOIN pg_catalog.pg_class c ON c.oid = b.attrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE t.typtype <> 'd'
 """
-_TEXTS: Final = frozenset({Kind.TEXT, Kind.JSON, Kind.ARRAY})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +108,7 @@ def read_keys(
     inexact = (
         c.name
         for c, known in zip(schema.key_columns, columns, strict=True)
-        if not known.exact and (c.mask is not None or c.type.kind in _TEXTS)
+        if not known.exact and (c.mask is not None or c.type.kind in STORED_TEXTS)
     )
     return SourceKeys(pa.table(stored), sum(bool(row[-1]) for row in rows), tuple(inexact))
 

@@ -156,7 +156,7 @@ class ApplyStage(Stage):
         return self._arrivals.plan(record.id) is None
 
     def _is_cut(self, record: TableRecord) -> bool:
-        if record.cut.leaves_nothing(self._registry.position(record)):
+        if record.hold.leaves_nothing(self._registry.position(record)):
             return True
         held = self._registry.backlog.held_at(record.id)
         if held is not None and not self._registry.backlog.pending_below(record.id, held):
@@ -182,7 +182,7 @@ class ApplyStage(Stage):
         for record in records:
             record.begin(Job.APPLY)
             record.apply.pending_since = None
-        until = min(r.tag.end_of(r.cut.end_of(manifests[-1].end_lsn)) for r in records)
+        until = min(r.tag.end_of(r.hold.end_of(manifests[-1].end_lsn)) for r in records)
         until = min([until, *(move.at for r in records if (move := backlog.move(r.id)) is not None)])
         until = min([until, *(held for r in records if (held := backlog.held_at(r.id)) is not None)])
         self._batches += 1

@@ -37,7 +37,7 @@ from levada.runtime.stages.stage import Stage, StageParts
 from levada.runtime.tables.cut_rules import outdated, reason_left_out, scheduled_name, strays
 from levada.runtime.tables.record import TableRecord
 from levada.runtime.tables.table_names import table_names
-from levada.runtime.verifications.messages import CutReleased
+from levada.runtime.verifications.messages import HoldReleased
 from levada.status import CutPhase, CutProgress, CutsProgress
 from levada.stores.interface import Cut
 from levada.threads import MarkedPool
@@ -110,10 +110,10 @@ class LakeCuts(Stage):
         parts.inbox.on(Discovered, self._discovered)
         # A copy into a new table has none of the tags, so they are compared with the stored cuts.
         parts.inbox.on(CopiesEnded, lambda ended: self._unchecked.update(ended.outcomes))
-        parts.inbox.on(CutReleased, self._released)
+        parts.inbox.on(HoldReleased, self._released)
         parts.inbox.on(SourceRestarted, self._source_restarted)
 
-    def _released(self, report: CutReleased) -> None:
+    def _released(self, report: HoldReleased) -> None:
         """Compare the tags of a table from which rows were erased, because it may have left cuts."""
         if report.erased:
             self._unchecked.add(report.table)

@@ -35,7 +35,7 @@ from levada.runtime.tables.resync_steps import Step
 from levada.runtime.tables.retries import named, of_resync, park
 from levada.runtime.tables.rules import apply_is_due, needs_resync, wants_apply
 from levada.runtime.tables.verification_record import verified_progress
-from levada.runtime.verifications.messages import ShadowCutWanted
+from levada.runtime.verifications.messages import ShadowHoldAt
 from levada.runtime.verifications.verifier import Verifier
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.storage import TableStorage
@@ -61,7 +61,7 @@ class ResyncStage(Stage):
         self._batches = MarkedPool(parts.config_ref.current.apply_threads, "levada-resync-apply")
         parts.inbox.on(ResyncStarted, self._copy_started)
         parts.inbox.on(ResyncEnded, self._job_ended)
-        parts.inbox.on(ShadowCutWanted, self._cut_wanted)
+        parts.inbox.on(ShadowHoldAt, self._hold_at)
 
     def start(self, now: float, *, paused: bool = False) -> None:
         """Start the next step of each resync that is due. ``now`` is in seconds, monotonic.
@@ -171,7 +171,7 @@ class ResyncStage(Stage):
         if reached > staged:
             # What is in the table's place must not be ahead of the stream, see `Positions.source_restarted`.
             return
-        until = self._cut_of(resync, min(reached, staged))
+        until = self._end_of(resync, min(reached, staged))
         if resync.verification is not None:
             if until is None or not backlog.pending(table, shadow=True).segments:
                 return
@@ -226,7 +226,7 @@ class ResyncStage(Stage):
     # ---- the comparison before the swap ---------------------------------------------------------------------------
 
     def _verify(self, record: TableRecord) -> None:
-        """Compare the shadow copy with the source in a thread. Until its cut is known, no batch of it runs."""
+        """Compare the shadow copy with the source in a thread. Until its LSN is known, no batch of it runs."""
         table, name, verification = record.id, record.name, ShadowVerification()
         record.resync.verification = verification
         _log.info("table %s: the shadow copy is compared with the source", name)
@@ -241,7 +241,7 @@ class ResyncStage(Stage):
         # No thread of the pool, because a stop does not wait until Spark has read the files.
         marked_thread(run, "levada-verify").start()
 
-    def _cut_wanted(self, request: ShadowCutWanted) -> None:
+    def _hold_at(self, request: ShadowHoldAt) -> None:
         """Let the shadow copy that is compared receive its changes below an LSN."""
         record = self._registry.tables[request.table]
         verification = record.resync.verification
@@ -251,7 +251,7 @@ class ResyncStage(Stage):
             return
         verification.until, verification.answer = request.until, request.answer
 
-    def _cut_of(self, resync: ResyncState, reached: Lsn) -> Lsn | None:
+    def _end_of(self, resync: ResyncState, reached: Lsn) -> Lsn | None:
         """Return the LSN at which the shadow copy's batches end. Answer the comparison if that is reached."""
         verification = resync.verification
         if verification is None or verification.until is None or verification.answer is None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from levada.runtime.job import Job
 from levada.runtime.tables.apply_state import ApplyState
 from levada.runtime.tables.copy_state import CopyState
-from levada.runtime.tables.cut_state import CutState, TagState
+from levada.runtime.tables.hold_state import HoldState, TagState
 from levada.runtime.tables.own_copy_state import OwnCopy
 from levada.runtime.tables.resync_state import ResyncState
 from levada.runtime.tables.retries import RetryState
@@ -58,7 +58,7 @@ class TableRecord:
     apply: ApplyState = field(default_factory=ApplyState)
     copy: CopyState = field(default_factory=CopyState)
     resync: ResyncState = field(default_factory=ResyncState)
-    cut: CutState = field(default_factory=CutState)
+    hold: HoldState = field(default_factory=HoldState)
     tag: TagState = field(default_factory=TagState)
     own: OwnCopy = field(default_factory=OwnCopy)
 

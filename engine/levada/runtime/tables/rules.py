@@ -131,11 +131,11 @@ def keeps_others(record: TableRecord, pending: Pending) -> bool:
 def apply_is_due(
     record: TableRecord, pending: Pending, config: PipelineConfig, now: float, round_s: float = 0.0
 ) -> bool:
-    """Return True if the table's next batch is due. Before Ready and before a cut it always is.
+    """Return True if the table's next batch is due. Before Ready, and before the LSN of a hold or cut, it always is.
 
     ``now`` is of the monotonic clock, in seconds. ``round_s`` is that of `apply_due`.
     """
-    if not isinstance(record.phase, Ready) or record.cut.until is not None or record.tag.until is not None:
+    if not isinstance(record.phase, Ready) or record.hold.until is not None or record.tag.until is not None:
         return True
     waited = now - (record.apply.pending_since or 0.0)
     return apply_due(waited, record.apply.last_apply_s, config.freshness_s, pending.rows, config.batch_rows, round_s)

@@ -15,7 +15,7 @@ from levada import codes
 from levada.destinations.key_ranges import KeyRange
 from levada.errors import LevadaError, Transient
 from levada.runtime.config_ref import ConfigRef
-from levada.runtime.tables.cut_state import Held
+from levada.runtime.tables.hold_state import Held
 from levada.runtime.tables.retries import as_levada_error
 from levada.runtime.tables.verification_record import VerificationRecord, verification_record
 from levada.runtime.verifications.messages import NotProved, Proved

@@ -1,14 +1,15 @@
-"""Messages from the threads of verifications to the supervisor, see `levada.runtime.stages.cuts`."""
+"""Messages from the threads of verifications to the supervisor, see `levada.runtime.stages.holds`."""
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from levada.errors import LevadaError
-from levada.runtime.inbox import Ask, Message, Recorded
-from levada.runtime.tables.cut_state import Held
+from levada.runtime.inbox import Ask, Inbox, Message, Recorded
+from levada.runtime.tables.hold_state import Held
 from levada.values import Lsn, QualifiedTable, TableId
 
 if TYPE_CHECKING:
@@ -21,9 +22,18 @@ class HoldWanted(Ask[Held]):
 
     name: QualifiedTable
 
+    def decline(self, inbox: Inbox) -> None:
+        """Release the table if it is granted after all, for a caller that has ended its wait."""
+
+        def granted(answer: Future[Held]) -> None:
+            if answer.exception() is None:
+                inbox.put(HoldReleased(answer.result().table, repaired=False))
+
+        self.answer.add_done_callback(granted)
+
 
 @dataclass(frozen=True, slots=True)
-class CutWanted(Ask[None]):
+class HoldAt(Ask[None]):
     """The table that a thread holds shall apply its changes below ``until`` and no others. Answered once it has."""
 
     table: TableId
@@ -31,7 +41,7 @@ class CutWanted(Ask[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class CutReleased(Message):
+class HoldReleased(Message):
     """A thread no longer holds the table. ``repaired``: its content at the destination was repaired.
 
     ``erased``: rows were erased, so that the table may have left cuts.
@@ -51,7 +61,7 @@ class NotCompared(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ShadowCutWanted(Ask[None]):
+class ShadowHoldAt(Ask[None]):
     """The shadow copy that a thread compares shall receive the changes below ``until``. Answered once it has."""
 
     table: TableId

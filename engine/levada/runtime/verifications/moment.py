@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from levada.copy.range_reader import RangeReader
 from levada.destinations.verification import FixedTable
-from levada.runtime.tables.cut_state import Held
+from levada.runtime.tables.hold_state import Held
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.values import Lsn
 from levada.verify.source_table import SourceTable

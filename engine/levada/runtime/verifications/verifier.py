@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -31,16 +30,16 @@ from levada.runtime.config_ref import ConfigRef
 from levada.runtime.inbox import Inbox
 from levada.runtime.source.record import SourceRecord
 from levada.runtime.tables.append_record import publication_names
-from levada.runtime.tables.cut_state import Held
+from levada.runtime.tables.hold_state import Held
 from levada.runtime.tables.publication_gaps import ROW_OPERATIONS, published_table, record_membership
 from levada.runtime.tables.requests import last_copy_settings, table_target
 from levada.runtime.tables.verification_record import verified_progress
 from levada.runtime.verifications.messages import (
     CatalogChanged,
-    CutReleased,
-    CutWanted,
+    HoldAt,
+    HoldReleased,
     HoldWanted,
-    ShadowCutWanted,
+    ShadowHoldAt,
     Verified,
 )
 from levada.runtime.verifications.moment import Moment, Release
@@ -129,7 +128,7 @@ class Verifier:
     def run_shadow(self, table: TableId, name: QualifiedTable, cancelled: threading.Event) -> TableReport:
         """Compare a shadow copy with the source. Return the result.
 
-        Nothing is applied to the shadow copy until `ShadowCutWanted` is sent. It then applies the changes below that
+        Nothing is applied to the shadow copy until `ShadowHoldAt` is sent. It then applies the changes below that
         LSN, and no more until this method has returned. Raise the errors of `run`, and Transient ``table_changed`` if
         there is no shadow copy any more.
         """
@@ -147,7 +146,7 @@ class Verifier:
             self._require_comparable(target)
             guards = opened.enter_context(IdleReaders(config.source, GUARDS))
             guard = opened.enter_context(hold_table(guards, published, schema, description, config.limits.locks))
-            self.inbox.ask(ShadowCutWanted(table, snapshot.lsn)).wait(check)
+            self.inbox.ask(ShadowHoldAt(table, snapshot.lsn)).wait(check)
             lake = self.destination.fixed_replacement(target)
             if lake is None:
                 raise Transient("table_changed", f"the shadow copy of {name} was removed during its verification")
@@ -281,7 +280,7 @@ class Verifier:
         self._await_transactions(config, wait)
         held = self._hold(name, cancelled)
         repaired = threading.Event()
-        release = Release(lambda: self.inbox.put(CutReleased(held.table, repaired.is_set())), self.max_held_s)
+        release = Release(lambda: self.inbox.put(HoldReleased(held.table, repaired.is_set())), self.max_held_s)
         versions = ExitStack()
         try:
             if options.load is not None and held.parked:
@@ -302,7 +301,7 @@ class Verifier:
                     IdleReaders(config.source, GUARDS) as guards,
                     hold_table(guards, published, schema, description, config.limits.locks) as guard,
                 ):
-                    self._cut(held.table, name, snapshot.lsn, release, cancelled)
+                    self._reach(held.table, name, snapshot.lsn, release, cancelled)
                     lake = self._fixed(held, target, cancelled)
                     versions.callback(lake.close)
                     if not (release.keep() if options.repair else release.now()):
@@ -355,15 +354,10 @@ class Verifier:
         try:
             return wanted.wait(self._interrupt(name, cancelled))
         except LevadaError:
-            # The supervisor may still grant it.
-            wanted.answer.add_done_callback(self._give_back)
+            wanted.decline(self.inbox)
             raise
 
-    def _give_back(self, granted: Future[Held]) -> None:
-        if granted.exception() is None:
-            self.inbox.put(CutReleased(granted.result().table, repaired=False))
-
-    def _cut(
+    def _reach(
         self, table: TableId, name: QualifiedTable, lsn: Lsn, release: Release, cancelled: threading.Event
     ) -> None:
         check, until = self._interrupt(name, cancelled), time.monotonic() + self.max_held_s
@@ -374,7 +368,7 @@ class Verifier:
                 raise self._not_reached(name)
 
         try:
-            self.inbox.ask(CutWanted(table, lsn)).wait(wait)
+            self.inbox.ask(HoldAt(table, lsn)).wait(wait)
         except Transient as error:
             if error.code == codes.TABLE_CHANGED and release.done:
                 # It has not changed. It was held for as long as it may be before its LSN was known.

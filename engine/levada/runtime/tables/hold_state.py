@@ -1,4 +1,4 @@
-"""The state of a table whose applied changes end at one LSN, for one cut or for those of all tables."""
+"""The state of a table whose applied changes end at one LSN, for a hold of the table or a cut of all tables."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from levada.values import Lsn, TableId
 
 
 @dataclass(slots=True)
-class CutState:
-    """The cut of one table. Only the cut stage assigns the field.
+class HoldState:
+    """The hold of one table. Only the stage of holds assigns the field.
 
     While ``until`` is set, no change with a commit LSN of at least ``until`` is applied.
     """
@@ -18,7 +18,7 @@ class CutState:
     until: Lsn | None = None
 
     def leaves_nothing(self, position: Lsn) -> bool:
-        """Return True if a table that has applied everything below ``position`` applies no more until the cut ends."""
+        """Return True if a table that has applied everything below ``position`` applies no more until the hold ends."""
         return self.until is not None and position >= self.until
 
     def end_of(self, batch_end: Lsn) -> Lsn:

@@ -1,13 +1,13 @@
-"""Cuts: moments at which a table at the destination has exactly the changes below one LSN.
+"""Holds: a table at the destination has exactly the changes below one LSN, for the thread that holds it.
 
-`levada.verify` explains why such a table equals a snapshot of the source. A cut has three steps, which another thread
+`levada.verify` explains why such a table equals a snapshot of the source. A hold has three steps, which another thread
 requests through the inbox:
 
-1. *hold*: No batch of the table runs, and none starts.
-2. *cut*: The caller gives the LSN, which is not below anything that was applied. Batches run up to it and no further.
-3. *release*: The table applies changes as before.
+1. `HoldWanted`: No batch of the table runs, and none starts.
+2. `HoldAt`: The caller gives the LSN, which is not below anything that was applied. Batches run up to it, not beyond.
+3. `HoldReleased`: The table applies changes as before.
 
-Between the steps the job `Job.CUT` has the table, so that no other thread calls the destination for it.
+Between the steps the job `Job.HOLD` has the table, so that no other thread calls the destination for it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.runtime.job import Job
 from levada.runtime.source.requestable_tables import no_table_name
 from levada.runtime.stages.stage import Stage, StageParts
-from levada.runtime.tables.cut_state import Held
+from levada.runtime.tables.hold_state import Held
 from levada.runtime.tables.publication_gaps import adopt_membership
 from levada.runtime.tables.rules import awaits_comparison, needs_resync
 from levada.runtime.tables.verification_record import store_verification, verification_record
 from levada.runtime.verifications.messages import (
-    CutReleased,
-    CutWanted,
+    HoldAt,
+    HoldReleased,
     HoldWanted,
     NotCompared,
     NotProved,
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class CutStage(Stage):
-    """Holds tables, and brings them to the LSNs of their cuts. For the supervisor's thread."""
+class HoldStage(Stage):
+    """Holds tables, and brings them to the LSNs of their holds. For the supervisor's thread."""
 
     def __init__(self, parts: StageParts) -> None:
         super().__init__(parts)
         self._holds: list[HoldWanted] = []
-        self._cuts: dict[TableId, CutWanted] = {}
+        self._ends: dict[TableId, HoldAt] = {}
         self._held: dict[TableId, Held] = {}
         parts.inbox.on(HoldWanted, self._hold)
-        parts.inbox.on(CutWanted, self._cut)
-        parts.inbox.on(CutReleased, self._release)
+        parts.inbox.on(HoldAt, self._hold_at)
+        parts.inbox.on(HoldReleased, self._release)
         parts.inbox.on(NotCompared, self._not_compared)
         parts.inbox.on(Verified, self._verified)
         parts.inbox.on(Proved, self._proved)
@@ -69,24 +69,24 @@ class CutStage(Stage):
         """Answer the requests whose conditions are met."""
         waiting, self._holds = self._holds, []
         self._holds += [request for request in waiting if not self._try_hold(request)]
-        for table in list(self._cuts):
-            self._try_cut(table)
+        for table in list(self._ends):
+            self._try_end(table)
 
     def _hold(self, request: HoldWanted) -> None:
         """Hold a table as soon as no job has it."""
         self._holds.append(request)
 
-    def _cut(self, request: CutWanted) -> None:
+    def _hold_at(self, request: HoldAt) -> None:
         """Let a held table apply its changes below an LSN, and hold it again there."""
         record = self._registry.tables.get(request.table)
         if record is None or request.table not in self._held:
             request.answer.set_exception(_gone())
             return
-        record.cut.until = request.until
+        record.hold.until = request.until
         if not isinstance(record.phase, Errored):
             # Its batches take the table until it has reached the LSN.
             record.end()
-        self._cuts[request.table] = request
+        self._ends[request.table] = request
 
     def _verified(self, report: Verified) -> None:
         """Record the result of a comparison, unless the table is gone or was copied again meanwhile.
@@ -134,12 +134,12 @@ class CutStage(Stage):
             known = verification_record(self._store, table)
             store_verification(self._store, table, replace(known, **changes))
 
-    def _release(self, request: CutReleased) -> None:
+    def _release(self, request: HoldReleased) -> None:
         """Let the table apply changes as before. A table that is not held is no error.
 
-        A parked table that was ``repaired`` is retried, because what it has at the destination is as of the cut.
+        A parked table that was ``repaired`` is retried, because what it has at the destination is as of the hold.
         """
-        self._cuts.pop(request.table, None)
+        self._ends.pop(request.table, None)
         record = self._registry.tables.get(request.table)
         if request.erased:
             # The key that the comparison by ranges has reached may be one that was erased.
@@ -147,8 +147,8 @@ class CutStage(Stage):
         # Also of a table that has left, so that it can be held if it returns.
         if self._held.pop(request.table, None) is None or record is None:
             return
-        record.cut.until = None
-        if record.busy is Job.CUT:
+        record.hold.until = None
+        if record.busy is Job.HOLD:
             record.end()
         if request.repaired:
             if awaits_comparison(record.phase) and not record.resync.has_copy:
@@ -180,9 +180,9 @@ class CutStage(Stage):
         if isinstance(record.phase, Ready) and not self._registry.backlog.position_known(record.id):
             return False
         if record.id in self._registry.backlog.arriving and isinstance(record.phase, Ready):
-            # The rows of an attached partition bring the table to the LSN of their snapshot, beyond that of the cut.
+            # The rows of an attached partition bring the table to the LSN of their snapshot, beyond that of the hold.
             return False
-        record.begin(Job.CUT)
+        record.begin(Job.HOLD)
         parked = record.phase.code if isinstance(record.phase, Errored) else ""
         held = Held(
             record.id, parked, needs_resync(record.phase), awaits_comparison(record.phase), record.copy.committed_at
@@ -191,28 +191,28 @@ class CutStage(Stage):
         request.answer.set_result(held)
         return True
 
-    def _try_cut(self, table: TableId) -> None:
-        record, request = self._registry.tables.get(table), self._cuts[table]
+    def _try_end(self, table: TableId) -> None:
+        record, request = self._registry.tables.get(table), self._ends[table]
         if record is None or (record.busy is None and not isinstance(record.phase, Ready)):
             self._refuse(table)
             return
-        if record.busy is Job.CUT and not self._held[table].parked:
+        if record.busy is Job.HOLD and not self._held[table].parked:
             # It was parked after it was held.
             self._refuse(table)
-        elif record.busy is Job.CUT and self._registry.staged_lsn >= request.until:
+        elif record.busy is Job.HOLD and self._registry.staged_lsn >= request.until:
             # A parked table, which stays where it is.
-            self._cuts.pop(table).answer.set_result(None)
+            self._ends.pop(table).answer.set_result(None)
         if record.busy:
             return
         if self._registry.backlog.applied_lsn(table) > request.until:
             # The table was copied again since it was held.
             self._refuse(table)
         elif self._registry.staged_lsn >= request.until and self._registry.position(record) >= request.until:
-            record.begin(Job.CUT)
-            self._cuts.pop(table).answer.set_result(None)
+            record.begin(Job.HOLD)
+            self._ends.pop(table).answer.set_result(None)
 
     def _refuse(self, table: TableId) -> None:
-        self._cuts.pop(table).answer.set_exception(_gone())
+        self._ends.pop(table).answer.set_exception(_gone())
 
 
 def _shown(differs: LevadaError | None) -> ErrorProgress | None:
