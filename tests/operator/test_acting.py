@@ -497,6 +497,48 @@ def test_table_sync_that_went_before_its_adoption(there: bool) -> None:
     assert [r.key.name for r in outcome.refusals] == (["shop-public-orders"] if there else [])
 
 
+class RefusingTables(Requests):
+    """An API server that refuses all requests about some TableSyncs."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names, self.asked = names, 0
+
+    def _check(self, kind: str, name: str) -> None:
+        if kind == "TableSync" and name.startswith(self.names):
+            self.asked += 1
+            raise RequestFailed(422, f'tablesyncs.levada.dev "{name}" is forbidden: the policy says no')
+
+    def apply(self, body: Body) -> dict[str, Any]:
+        self._check(body["kind"], body["metadata"]["name"])
+        return super().apply(body)
+
+    def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
+        self._check(kind, name)
+        return super().apply_status(kind, namespace, name, status)
+
+
+def test_refused_table_holds_back_no_other_one() -> None:
+    """Neither a TableSync that is refused nor its status. Each refusal names its object and has the words."""
+    report = progress(*(table_document(name) for name in ("a", "b", "c", "d")))
+    cluster = RefusingTables("shop-public-a", "shop-public-c")
+    outcome = asyncio.run(carry_out(cluster, running(table_sync("c"), table_sync("d"), report=report)))
+    assert {name for verb, kind, name in cluster.writes if kind == "TableSync"} == {"shop-public-b", "shop-public-d"}
+    assert [(r.key.name, "the policy says no" in r.message) for r in outcome.refusals] == [("shop-public-a", True)]
+    assert outcome.failed is not None
+    assert '"shop-public-c" is forbidden: the policy says no' in outcome.failed.message
+
+
+def test_policy_that_refuses_all_tables_is_asked_about_few() -> None:
+    """A namespace with thousands of them does not take the requests of others."""
+    names = [f"t{number:03}" for number in range(200)]
+    for there in ((), tuple(map(table_sync, names))):
+        cluster = RefusingTables("shop-public-t")
+        seen = running(*there, report=progress(*map(table_document, names)))
+        asyncio.run(carry_out(cluster, replace(seen, table_syncs=seen.table_syncs if there else ())))
+        assert 1 < cluster.asked <= 21
+
+
 def test_runner_writes_counters_seldom() -> None:
     """Counters of a Pipeline wait ten seconds, those of a table a minute. Urgent changes do not wait."""
     from tests.operator.cluster import PlanStore

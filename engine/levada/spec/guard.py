@@ -11,7 +11,6 @@ from pydantic.alias_generators import to_camel
 from levada.spec.model import Change, Model, Rule, StrictInt, setting
 from levada.spec.quantity import Bytes
 
-
 _USUAL_WARNING: Final = 80
 """The default of retainedWalPercent.warn. It may be above another percentage, where only that one is given."""
 
