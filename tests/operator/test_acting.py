@@ -30,6 +30,7 @@ from tests.rigs.waiting import LIMIT_S
 from levada_operator.act.budget import BURST, SPARE_PER_S, WriteBudget
 from levada_operator.act.events import REPEAT_AFTER, About, EventAggregator, namespace_event
 from levada_operator.act.fair_turns import FairTurns
+from levada_operator.act.refusals import is_stored_invalid, request_text
 from levada_operator.act.runner import Outcome, Runner
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.watchdog import SWEEP_DEADLINE_S, WATCH_DEADLINE_S, Watchdog
@@ -537,6 +538,28 @@ def test_policy_that_refuses_all_tables_is_asked_about_few() -> None:
         seen = running(*there, report=progress(*map(table_document, names)))
         asyncio.run(carry_out(cluster, replace(seen, table_syncs=seen.table_syncs if there else ())))
         assert 1 < cluster.asked <= 21
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (422, 'Pipeline.levada.dev "shop" is invalid: spec.source: Required value'),
+        (
+            500,
+            "failed to create typed live object (data/shop; levada.dev/v1alpha1, Kind=Pipeline): .spec.suspend: expected",
+        ),
+    ],
+)
+def test_stored_spec_that_the_crd_refuses_is_named_with_its_remedy(status: int, message: str) -> None:
+    """No status and no finalizer can be written before it is corrected. The words of a policy have no such remedy."""
+    error = RequestFailed(status, message)
+    assert is_stored_invalid(error)
+    text = request_text(SHOP, error)
+    assert text.startswith("the stored spec does not fit the CRD, correct it: kubectl -n data edit pipeline shop.")
+    assert text.endswith(message)
+    policy = RequestFailed(422, 'pipelines.levada.dev "shop" is forbidden: the policy says no')
+    assert not is_stored_invalid(policy)
+    assert "edit" not in request_text(SHOP, policy)
 
 
 def test_runner_writes_counters_seldom() -> None:
