@@ -546,7 +546,7 @@ def test_policy_that_refuses_all_tables_is_asked_about_few() -> None:
         (422, 'Pipeline.levada.dev "shop" is invalid: spec.source: Required value'),
         (
             500,
-            "failed to create typed live object (data/shop; levada.dev/v1alpha1, Kind=Pipeline): .spec.suspend: expected",
+            "failed to create typed live object (data/shop; levada.dev/v1alpha1, Kind=Pipeline): .spec.suspend",
         ),
     ],
 )
