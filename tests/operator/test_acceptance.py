@@ -6,7 +6,19 @@ import json
 from typing import Any
 
 import pytest
-from tests.operator.samples import MANIFEST, merge, observed, owned, owner, owner_of, pipeline, running, table_sync
+from tests.operator.samples import (
+    MANIFEST,
+    merge,
+    observed,
+    owned,
+    owner,
+    owner_of,
+    pipeline,
+    progress,
+    running,
+    table_document,
+    table_sync,
+)
 
 from levada.spec import Change
 from levada_operator.decide.acceptance import accept, describe_changes, refusal_text
@@ -184,8 +196,8 @@ def test_a_refused_table_is_not_copied_with_the_defaults(wrong: dict[str, Any]) 
     assert condition.message.endswith("the table is not copied before that")
     again = observed(None, table_sync(**wrong), owned=owned(owner_of(manifest_text(first.manifests))))
     assert accept(again).manifests == first.manifests
-    reported = merge(table_sync(columns={"exclude": ["ssn"]}), {"status": {"phase": "Init"}})
-    corrected = observed(None, reported, owned=again.owned)
+    report = progress(table_document(phase="Init", copy=None))
+    corrected = observed(None, table_sync(columns={"exclude": ["ssn"]}), owned=again.owned, report=report)
     accepted = accept(corrected)
     assert accepted.manifests is not None
     assert [(t.spec.suspend, t.spec.columns.exclude) for t in accepted.manifests.table_syncs] == [(False, ("ssn",))]

@@ -30,6 +30,7 @@ from tests.rigs.waiting import LIMIT_S
 from levada_operator.act.budget import BURST, SPARE_PER_S, WriteBudget
 from levada_operator.act.events import REPEAT_AFTER, About, EventAggregator, namespace_event
 from levada_operator.act.fair_turns import FairTurns
+from levada_operator.act.refusals import is_stored_invalid, request_text
 from levada_operator.act.runner import Outcome, Runner
 from levada_operator.app.queue import KeyedQueue
 from levada_operator.app.watchdog import SWEEP_DEADLINE_S, WATCH_DEADLINE_S, Watchdog
@@ -495,6 +496,70 @@ def test_table_sync_that_went_before_its_adoption(there: bool) -> None:
         cluster.there["TableSync", "shop-public-orders"] = {"metadata": {"name": "shop-public-orders"}}
     outcome = asyncio.run(carry_out(cluster, running(table_sync(owned=False))))
     assert [r.key.name for r in outcome.refusals] == (["shop-public-orders"] if there else [])
+
+
+class RefusingTables(Requests):
+    """An API server that refuses all requests about some TableSyncs."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names, self.asked = names, 0
+
+    def _check(self, kind: str, name: str) -> None:
+        if kind == "TableSync" and name.startswith(self.names):
+            self.asked += 1
+            raise RequestFailed(422, f'tablesyncs.levada.dev "{name}" is forbidden: the policy says no')
+
+    def apply(self, body: Body) -> dict[str, Any]:
+        self._check(body["kind"], body["metadata"]["name"])
+        return super().apply(body)
+
+    def apply_status(self, kind: str, namespace: str, name: str, status: Body) -> dict[str, Any]:
+        self._check(kind, name)
+        return super().apply_status(kind, namespace, name, status)
+
+
+def test_refused_table_holds_back_no_other_one() -> None:
+    """Neither a TableSync that is refused nor its status. Each refusal names its object and has the words."""
+    report = progress(*(table_document(name) for name in ("a", "b", "c", "d")))
+    cluster = RefusingTables("shop-public-a", "shop-public-c")
+    outcome = asyncio.run(carry_out(cluster, running(table_sync("c"), table_sync("d"), report=report)))
+    assert {name for verb, kind, name in cluster.writes if kind == "TableSync"} == {"shop-public-b", "shop-public-d"}
+    assert [(r.key.name, "the policy says no" in r.message) for r in outcome.refusals] == [("shop-public-a", True)]
+    assert outcome.failed is not None
+    assert '"shop-public-c" is forbidden: the policy says no' in outcome.failed.message
+
+
+def test_policy_that_refuses_all_tables_is_asked_about_few() -> None:
+    """A namespace with thousands of them does not take the requests of others."""
+    names = [f"t{number:03}" for number in range(200)]
+    for there in ((), tuple(map(table_sync, names))):
+        cluster = RefusingTables("shop-public-t")
+        seen = running(*there, report=progress(*map(table_document, names)))
+        asyncio.run(carry_out(cluster, replace(seen, table_syncs=seen.table_syncs if there else ())))
+        assert 1 < cluster.asked <= 21
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (422, 'Pipeline.levada.dev "shop" is invalid: spec.source: Required value'),
+        (
+            500,
+            "failed to create typed live object (data/shop; levada.dev/v1alpha1, Kind=Pipeline): .spec.suspend",
+        ),
+    ],
+)
+def test_stored_spec_that_the_crd_refuses_is_named_with_its_remedy(status: int, message: str) -> None:
+    """No status and no finalizer can be written before it is corrected. The words of a policy have no such remedy."""
+    error = RequestFailed(status, message)
+    assert is_stored_invalid(error)
+    text = request_text(SHOP, error)
+    assert text.startswith("the stored spec does not fit the CRD, correct it: kubectl -n data edit pipeline shop.")
+    assert text.endswith(message)
+    policy = RequestFailed(422, 'pipelines.levada.dev "shop" is forbidden: the policy says no')
+    assert not is_stored_invalid(policy)
+    assert "edit" not in request_text(SHOP, policy)
 
 
 def test_runner_writes_counters_seldom() -> None:

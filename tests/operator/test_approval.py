@@ -12,6 +12,7 @@ import yaml
 from tests.operator.samples import (
     MANIFEST,
     merge,
+    observed,
     owned,
     owner,
     owner_of,
@@ -25,11 +26,13 @@ from tests.operator.samples import (
 )  # fmt: skip
 from tests.operator.samples import waiting as waiting_state
 
+from levada.spec import Manifests, PipelineManifest, TableSyncManifest
 from levada.values import QualifiedTable
 from levada_operator.decide.acceptance import Acceptance, accept
 from levada_operator.decide.approval import copied_tables
 from levada_operator.decide.pipeline_conditions import approved
 from levada_operator.decide.reconcile import reconcile
+from levada_operator.desired.manifest import manifest_text
 from levada_operator.memo import Memo
 from levada_operator.names import APPROVE, READY
 from levada_operator.observe.objects import ObjectKey, OwnedObjects, PipelineKey, read_table_sync
@@ -169,36 +172,50 @@ def test_automatic_shows_the_cost_only() -> None:
     assert approved(after, accept(after)).message == condition["message"]
 
 
+def reported(seen: Observed, **of_events: Any) -> Observed:
+    """Return the same with a driver that reports two tables of 3 GiB."""
+    size = {"copy": {"rows": 1, "bytes": 3 << 30, "percent": 100.0, "secondsLeft": None}}
+    return replace(seen, report=progress(table_document(**size), table_document("events", **(size | of_events))))
+
+
 def test_small_changes_take_effect() -> None:
-    """Up to approvalAbove, by the sizes of the last copies together. A table of unknown size counts as larger."""
+    """Up to approvalAbove, by the sizes that the driver reports. A table of unknown size counts as larger."""
     both = copied(), copied("events")
     for above, waits in (("6Gi", False), ("6442450943", True), ("100Gi", False)):
-        seen = written(*both, approvalAbove=above, **TEXT)
+        seen = reported(written(*both, approvalAbove=above, **TEXT))
         accepted = accept(seen)
         assert accepted.waits is waits
         assert approved(seen, accepted).reason == ("ApprovalRequired" if waits else "Automatic")
-    assert not accept(written(copied(mode="Changelog"), copied("events"), approvalAbove="3Gi")).waits
+    assert not accept(reported(written(copied(mode="Changelog"), copied("events"), approvalAbove="3Gi"))).waits
+    for above, waits in (("7Gi", False), ("6Gi", True)):
+        assert accept(reported(written(*both, approvalAbove=above, **TEXT), sourceBytes=4 << 30)).waits is waits
+    assert not accept(reported(written(*both, approvalAbove="3Gi", **TEXT), sourceBytes=0, copy=None)).waits
+    for copy in (None, {"rows": 0, "bytes": 0, "percent": 100.0, "secondsLeft": None}):
+        waiting(reported(written(*both, approvalAbove="100Gi", **TEXT), copy=copy))
+
+
+def test_sizes_of_a_status_let_nothing_pass() -> None:
+    """They may be forged. The condition shows them, and says that a driver has to report them."""
     grown = merge(copied(), {"status": {"sourceBytes": 4 << 30}})
-    assert accept(written(grown, copied("events"), approvalAbove="7Gi", **TEXT)).waits is False
-    text = approved(seen := written(grown, copied("events"), approvalAbove="6Gi", **TEXT), waiting(seen)).message
+    seen = written(grown, copied("events"), approvalAbove="100Gi", **TEXT)
+    text = approved(seen, waiting(seen)).message
     assert "25.2M rows, 7Gi, about 2m at the rate" in text
-    empty = merge(table_sync("empty"), {"status": {"phase": "Ready", "sourceBytes": 0}})
-    assert accept(written(*both, empty, approvalAbove="6Gi", **TEXT)).waits is False
-    for unknown in ({"phase": "Ready"}, {"phase": "Ready", "copy": {"rows": 0, "bytes": 0, "percent": 100}}):
-        table = merge(table_sync("empty"), {"status": unknown})
-        waiting(written(*both, table, approvalAbove="100Gi", **TEXT))
+    assert "spec.approvalAbove lets no change pass of a table whose size no driver has reported: public.events" in text
+    small = merge(copied(), {"status": {"sourceBytes": 1, "copy": {"bytes": 1}}})
+    waiting(reported(written(small, approvalAbove="1Gi", **TEXT)))
 
 
 def test_a_size_that_becomes_known_decides_again() -> None:
     """The result is not remembered from a time when the size was another one."""
-    waiting(written(merge(copied(), {"status": {"copy": None}}), approvalAbove="100Gi", **TEXT))
-    assert not accept(written(copied(), approvalAbove="100Gi", **TEXT)).waits
+    seen, known = written(copied(), copied("events"), approvalAbove="100Gi", **TEXT), Memo[PipelineKey, Acceptance]()
+    assert accept(seen, known).waits
+    assert not accept(reported(seen), known).waits
 
 
 def test_a_first_copy_is_made_with_its_own_fields() -> None:
     """The columns that a new table excludes do not wait for the approval of another table's change."""
     new = table_sync("users", columns={"exclude": ["secret"]})
-    accepted = waiting(written(copied(mode="Changelog"), new))
+    accepted = waiting(replace(written(copied(mode="Changelog"), new), report=progress()))
     assert accepted.manifests is not None
     taken = {t.spec.table.name: t.spec for t in accepted.manifests.table_syncs}
     assert taken["users"].columns.exclude == ("secret",)
@@ -224,8 +241,47 @@ def test_a_table_that_would_be_copied_again_waits(changes: dict[str, Any]) -> No
     accepted = waiting(written(copied(**changes), copied("events")))
     assert accepted.request is not None
     assert accepted.request.tables == (QualifiedTable("public", "orders"),)
-    assert not accept(written(table_sync(**changes), copied("events"))).waits
+    report = progress(table_document(phase="Init", copy=None), table_document("events"))
+    assert not accept(replace(written(table_sync(**changes), copied("events")), report=report)).waits
     assert not accept(written(copied(resyncNonce=5))).waits
+
+
+@pytest.mark.parametrize("phase", [None, "Removed", "Pending", "Init", "Ready"])
+def test_settings_of_a_table_that_no_driver_reports_wait(phase: str | None) -> None:
+    """Whatever its status says. The table is not copied with other settings, and its copy goes on once reported."""
+    exclude = {"columns": {"exclude": ["secret"]}}
+    table = merge(table_sync(**exclude), {"status": {"phase": phase, "copy": None}} if phase else {})
+    suspended = replace(written(table), pods=())
+    accepted = waiting(suspended)
+    assert accepted.manifests is not None
+    assert [(t.spec.suspend, t.spec.columns.exclude) for t in accepted.manifests.table_syncs] == [(True, ())]
+    held = replace(suspended, owned=owned(owner_of(manifest_text(accepted.manifests))))
+    copied_before = waiting(replace(held, report=progress())).manifests
+    assert copied_before is not None
+    assert [(t.spec.suspend, t.spec.columns.exclude) for t in copied_before.table_syncs] == [(False, ())]
+    new = accept(replace(held, report=progress(table_document(phase="Init", copy=None))))
+    assert not new.waits
+    assert new.manifests is not None
+    assert [(t.spec.suspend, t.spec.columns.exclude) for t in new.manifests.table_syncs] == [(False, ("secret",))]
+
+
+def test_a_table_that_waits_streams_on_while_its_driver_does_not_answer() -> None:
+    """A driver that is ready has the former settings of the table already. One that starts waits with the copy."""
+    former = owned(owner_of(manifest_text(Manifests(*_with_exclusion("a")))))
+    seen = replace(written(table_sync(columns={"exclude": ["a", "b"]})), owned=former)
+    for pods, suspended in (((pod(),), False), ((), True)):
+        accepted = waiting(replace(seen, pods=pods))
+        assert accepted.manifests is not None
+        assert [(t.spec.suspend, t.spec.columns.exclude) for t in accepted.manifests.table_syncs] == [
+            (suspended, ("a",))
+        ]
+
+
+def _with_exclusion(column: str) -> tuple[PipelineManifest, tuple[TableSyncManifest, ...]]:
+    """Return a Pipeline with approval Manual and a TableSync that excludes a column."""
+    accepted = accept(observed(pipeline(spec={"approval": "Manual"}), table_sync(columns={"exclude": [column]})))
+    assert accepted.manifests is not None
+    return accepted.manifests.pipeline, accepted.manifests.table_syncs
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -11,6 +11,7 @@ from tests.operator.samples import (
     NOON,
     deleting,
     job,
+    merge,
     observed,
     owned,
     owner,
@@ -26,16 +27,23 @@ from tests.operator.samples import (
 from levada_operator.crds.status import PIPELINE_STATUS, TABLE_SYNC_STATUS
 from levada_operator.decide.plan import Plan
 from levada_operator.decide.reconcile import Memos, reconcile
+from levada_operator.names import READY
 from levada_operator.observe.objects import ObjectKey, OwnedObjects, Refusal
 from levada_operator.observe.observed import Observed
 from levada_operator.observe.stored_status import readable_status
 
 _STOPPED = owned(owner(), running=False)
 _MANUAL = {"approval": "Manual"}
+_SMALL = _MANUAL | {"approvalAbove": "2Gi"}
 _LOST = OwnedObjects({key: body for key, body in _STOPPED.bodies.items() if key.kind != "ConfigMap"})
 _TWO = table_sync(), table_sync("events")
 _REPORT = progress(table_document(), table_document("events"))
 _ENDS = (Refusal(ObjectKey("Job", "shop-cleanup"), "no", namespace_terminating=True),)
+
+_DRIVER = ObjectKey("StatefulSet", "shop-driver")
+_SCALED_DOWN = dict(owned(owner(suspend=True, **_MANUAL), running=False).bodies)
+_SCALED_DOWN[_DRIVER] = merge(dict(_SCALED_DOWN[_DRIVER]), {"metadata": {"annotations": {READY: "0"}}})
+_SUSPENDED = OwnedObjects(_SCALED_DOWN)
 
 SEEN = {
     "it streams": running(*_TWO, report=_REPORT),
@@ -53,6 +61,26 @@ SEEN = {
     "a change copies again while it is suspended": running(
         *_TWO, body=pipeline(spec=_MANUAL | {"suspend": True, "onUnrepresentable": "Text"}),
         owned=owned(owner(suspend=True, **_MANUAL), running=False), pods=(), report=None,
+    ),
+    "a table's change copies again while it is suspended": running(
+        table_sync(mode="Changelog"), table_sync("events"),
+        body=pipeline(spec=_MANUAL | {"suspend": True}), owned=_SUSPENDED, pods=(), report=None,
+    ),
+    "a table is refused while it is suspended": running(
+        table_sync(copy={"driver": "Dedicated", "executors": 2}),
+        body=pipeline(spec=_MANUAL | {"suspend": True}), owned=_SUSPENDED, pods=(), report=None,
+    ),
+    "a small change copies again": running(
+        *_TWO, body=pipeline(spec=_SMALL | {"onUnrepresentable": "Text"}), owned=owned(owner(**_SMALL)),
+        report=_REPORT,
+    ),
+    "a large change copies again": running(
+        *_TWO, body=pipeline(spec=_SMALL | {"approvalAbove": "1Gi", "onUnrepresentable": "Text"}),
+        owned=owned(owner(**_SMALL)), report=_REPORT,
+    ),
+    "a small change copies again while it is suspended": running(
+        *_TWO, body=pipeline(spec=_SMALL | {"suspend": True, "onUnrepresentable": "Text"}),
+        owned=owned(owner(suspend=True, **_SMALL), running=False), pods=(), report=None,
     ),
     "a table is gone": running(*_TWO),
     "the driver is being stopped": deleting(),

@@ -156,6 +156,12 @@ class PipelineSpec(Model):
             lambda s: s.tables.on_partition_gone is OnPartitionGone.DELETE or s.destination.keeps_rows,
             field="tables.onPartitionGone",
         ),
+        Rule(
+            "needs approval: Manual. With Automatic no change waits, whatever its size",
+            "!has(self.approvalAbove) || self.approval == 'Manual'",
+            lambda s: s.approval_above is None or s.approval is Approval.MANUAL,
+            field="approvalAbove",
+        ),
     )
 
     suspend: StrictBool = setting(Change.HOT, False)

@@ -5,7 +5,7 @@ Values of the manifest are not repeated: a free-form setting may hold a secret i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -127,6 +127,8 @@ def _describe(detail: ErrorDetails, model: type[BaseModel]) -> str:
     match kind:
         case "extra_forbidden":
             *above, key = detail["loc"]
+            if outer := _outer_path(model, above, str(key)):
+                return f"unknown key: did you mean {outer}?"
             return f"unknown key: {suggest(key, _keys(model, above))}"
         case "enum" | "literal_error":
             choices = _choices(model, detail["loc"]) or [c.strip("' ") for c in context["expected"].split(" or ")]
@@ -181,6 +183,14 @@ def _model_at(model: type[BaseModel], location: Iterable[str | int]) -> tuple[ty
 def _keys(model: type[BaseModel], location: Iterable[str | int]) -> list[str]:
     at, _ = _model_at(model, location)
     return [] if at is None else [field.alias or name for name, field in at.model_fields.items()]
+
+
+def _outer_path(model: type[BaseModel], location: Sequence[str | int], key: str) -> str:
+    """Return the path of the key of that name in a mapping around the location, or an empty string."""
+    for depth in reversed(range(1, len(location))):
+        if key in _keys(model, location[:depth]):
+            return SpecProblem((*location[:depth], key), "").path
+    return ""
 
 
 def _choices(model: type[BaseModel], location: Iterable[str | int]) -> list[str]:

@@ -8,12 +8,14 @@ from typing import Final
 from levada.values import age_of
 from levada_operator.decide.comparison import content_digest
 from levada_operator.kube.interface import RequestFailed
-from levada_operator.observe.objects import Body, ObjectKey, Refusal
+from levada_operator.observe.objects import Body, ObjectKey, PipelineKey, Refusal
 
 _RETRY_AFTER: Final = timedelta(seconds=30)
 _REFUSED_AFTER: Final = timedelta(seconds=10)
 """An object that fails for so long counts as refused, whatever the code. An overloaded API server recovers sooner."""
 _MAX_REMEMBERED: Final = 10_000
+_STORED_TYPE: Final = "failed to create typed live object"
+"""The API server's words for a stored value of another type than the CRD has. A former CRD may have admitted it."""
 
 
 class RefusalCache:
@@ -60,3 +62,22 @@ class RefusalCache:
 def key_of(body: Body) -> ObjectKey:
     """Return the kind and the name of an object."""
     return ObjectKey(body["kind"], body["metadata"]["name"])
+
+
+def is_stored_invalid(error: RequestFailed) -> bool:
+    """Return True if a Pipeline as it is stored is the reason for the failure, and no part of the request."""
+    return _STORED_TYPE in error.message or error.message.startswith("Pipeline.levada.dev ")
+
+
+def request_text(key: PipelineKey, error: RequestFailed) -> str:
+    """Return what the API server says of a refused request about a Pipeline, after the remedy if there is one.
+
+    An Event is cut at its end, and the API server's words may be long.
+    """
+    text = f"the API server refuses a request: {error.message}"
+    if not is_stored_invalid(error):
+        return text
+    return (
+        f"the stored spec does not fit the CRD, correct it: kubectl -n {key.namespace} edit pipeline {key.name}. Until"
+        f" then the operator can write neither status nor finalizers, so a deletion does not end: {text}"
+    )

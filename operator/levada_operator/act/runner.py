@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -39,6 +40,9 @@ _AS_APPLIED: Final = ("ConfigMap", "TableSync")
 _TABLES_S: Final = 5.0
 """Time limit for a plan's writes about tables. The next plan has the rest, based on the state by then."""
 
+_MAX_REFUSED: Final = 20
+"""So many refused tables end a plan's writes about tables. A policy or a quota refuses all of them then."""
+
 
 class _UnlistedError(Exception):
     """An object of the Pipeline has lost the label by which objects are listed. The plan was made without it."""
@@ -59,8 +63,22 @@ class Outcome:
     refusals: tuple[Refusal, ...] = ()
     failed: RequestFailed | None = None
     """The last temporary failure. Other parts of the plan were executed nonetheless."""
+    refused: int = 0
+    """The number of refused statuses and deletions of tables."""
     unfinished: bool = False
     """True if writes about tables were left to the next plan, other than counters."""
+
+
+@contextmanager
+def _refusal_noted(outcome: Outcome) -> Iterator[None]:
+    """Note a request that would be refused again in the outcome, and raise any other failure."""
+    try:
+        yield
+    except RequestFailed as error:
+        outcome.refused += 1
+        if not error.refused or outcome.refused >= _MAX_REFUSED:
+            raise
+        outcome.failed = error
 
 
 class Runner:
@@ -162,21 +180,26 @@ class Runner:
         await self._write_events((n for n in plan.events if n.about == own), observed)
 
     async def _tables(self, plan: Plan, observed: Observed, outcome: Outcome) -> None:
-        """Write the statuses of TableSyncs, then delete and create TableSyncs, until `_TABLES_S` have passed."""
+        """Write the statuses of TableSyncs, then delete and create TableSyncs, until `_TABLES_S` have passed.
+
+        No table depends on another one, so a request that is refused does not hold back those about other tables.
+        """
         until = asyncio.get_running_loop().time() + _TABLES_S
         for write in self._in_order(plan, observed):
             if write.beyond_counters and not await self._budget.take_bulk(until, observed.pipeline.namespace):
                 outcome.unfinished = True
                 return
             # Without its status, the next plan would repeat the Event.
-            if await self._write_status(write, observed, outcome):
-                await self._write_events((n for n in plan.events if n.about == write.key), observed)
+            with _refusal_noted(outcome):
+                if await self._write_status(write, observed, outcome):
+                    await self._write_events((n for n in plan.events if n.about == write.key), observed)
         for key in plan.delete:
             if key.kind == "TableSync":
                 if not await self._budget.take_bulk(until, observed.pipeline.namespace):
                     outcome.unfinished = True
                     return
-                await self._delete(key, observed, outcome)
+                with _refusal_noted(outcome):
+                    await self._delete(key, observed, outcome)
         if plan.held or not outcome.refusals:
             await self._apply([b for b in plan.apply if b["kind"] == "TableSync"], observed, outcome, until)
 
@@ -201,14 +224,17 @@ class Runner:
     ) -> None:
         """Apply objects in order, and stop at the first refusal: later objects depend on earlier ones.
 
-        With ``until`` the writes are bulk, and those without a token by then are left out.
+        With ``until`` the writes are bulk, and those without a token by then are left out. They are of TableSyncs, of
+        which none depends on another one.
         """
         for body in bodies:
             if until is not None and not await self._budget.take_bulk(until, observed.pipeline.namespace):
                 outcome.unfinished = True
                 return
             if not await self._try(body, self._cluster.apply, observed, outcome, taken=until is not None):
-                return
+                last = outcome.refusals[-1]
+                if until is None or last.namespace_terminating or len(outcome.refusals) >= _MAX_REFUSED:
+                    return
 
     async def _try(
         self,
@@ -247,7 +273,7 @@ class Runner:
                     if needs_apply(body, answer) and (body["kind"] not in _AS_APPLIED or _has_content(body, answer)):
                         outcome.altered.append((body, answer))
                 return True
-        outcome.refusals = (refusal,)
+        outcome.refusals = (*outcome.refusals, refusal)
         return False
 
     async def _is_gone(self, body: dict[str, Any], error: RequestFailed) -> bool:

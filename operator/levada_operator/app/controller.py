@@ -16,6 +16,7 @@ from levada.status.orphans import Orphan
 from levada_operator.act.budget import WriteBudget
 from levada_operator.act.fair_turns import FairTurns
 from levada_operator.act.metrics import FAILURES, FAULTS, QUEUED, RECONCILE
+from levada_operator.act.refusals import is_stored_invalid, request_text
 from levada_operator.act.runner import Runner
 from levada_operator.app.abandoned import AbandonedCleanups
 from levada_operator.app.config import Config
@@ -188,9 +189,9 @@ class Controller:
             except RequestFailed as error:
                 FAILURES.inc()
                 _log.warning("%s/%s: %s", key.namespace, key.name, error)
-                if error.status in _DENIED and not error.namespace_terminating:
+                if (error.status in _DENIED or is_stored_invalid(error)) and not error.namespace_terminating:
                     # The finalizer, or the status itself. So no condition can say it.
-                    await self._report(key, "ReconcileFailed", f"the API server refuses a request: {error.message}")
+                    await self._report(key, "ReconcileFailed", request_text(key, error))
             except Exception as error:
                 FAILURES.inc()
                 FAULTS.labels(key.namespace).inc()

@@ -30,8 +30,10 @@ from levada_operator.decide.approval import (
     copied_tables,
     is_small,
     possible_copies,
+    reported_sizes,
     resync_request,
     was_ready,
+    with_unsure_suspended,
 )
 from levada_operator.decide.conditions import Condition
 from levada_operator.decide.staging import decide_staging, lost_by_change, with_decided_staging, with_staging
@@ -102,9 +104,9 @@ def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] | None = Non
     pipeline, (before, lost) = observed.pipeline, _accepted_before(observed)
     tables = [(t.name, t.created, t.spec) for t in observed.table_syncs]
     place = observed.has_default_storage, observed.owned.get("PersistentVolumeClaim", staging_name(pipeline.name))
-    copied = copied_tables(observed), possible_copies(observed), was_ready(observed)
+    copied = copied_tables(observed), possible_copies(observed), was_ready(observed), _runs(observed)
     bounded = "approvalAbove" in pipeline.spec
-    sizes = [(t.status.get("sourceBytes"), t.status.get("copy")) for t in observed.table_syncs if bounded]
+    sizes = reported_sizes(observed) if bounded else {}
     inputs = (
         (pipeline.spec, tables, before, lost, pipeline.deleting_since is None)
         + (observed.conflicts, observed.defaults, copied, pipeline.unread, observed.unread_tables)
@@ -134,9 +136,11 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
         approved = (
             pipeline.spec.approval is Approval.AUTOMATIC
             or observed.pipeline.approves == request.digest
-            or is_small(request, observed.table_syncs, pipeline.spec.approval_above)
+            or is_small(request, reported_sizes(observed), pipeline.spec.approval_above)
         )
-        manifests = manifests if approved else without_resyncs(before, manifests, request.held)
+        if not approved:
+            manifests = without_resyncs(before, manifests, request.held)
+            manifests = with_unsure_suspended(manifests, before, request, runs=_runs(observed))
     if is_too_large(manifest_text(manifests)):
         message = (
             f"the manifest with its TableSyncs has more than {MAX_BYTES} bytes or {MAX_VALUES} values; shorten the"
@@ -146,6 +150,10 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
     changes = {} if before is None else all_changes(before, manifests)
     started = before is not None or bool(lost)
     return Acceptance(manifests, condition, table_conditions, changes, started, before, request, waits=not approved)
+
+
+def _runs(observed: Observed) -> bool:
+    return observed.driver is not None and observed.driver.ready
 
 
 def _without_tables(observed: Observed, before: Manifests | None, *, started: bool) -> Acceptance:
@@ -290,7 +298,8 @@ def _table_syncs(
     taken: dict[QualifiedTable, str] = {}
     accepted: list[TableSyncManifest] = []
     conditions: dict[str, Condition] = {}
-    copied = copied_tables(observed)
+    # The status of a table that no driver reports may be lost or forged.
+    copied = copied_tables(observed) - (frozenset() if _runs(observed) else possible_copies(observed))
     for written in sorted(observed.table_syncs, key=lambda t: (t.created, t.name)):
         held, former = _held(written), last.get(written.name)
         manifest, condition = _table_sync(written, pipeline, None if former == held else former)

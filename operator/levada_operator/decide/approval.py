@@ -6,8 +6,8 @@ copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from levada.spec import Manifests
@@ -29,13 +29,14 @@ _UNKNOWN: Final = frozenset(map(str, (TableSyncPhase.PENDING, TableSyncPhase.INI
 class ResyncRequest:
     """Changed fields that copy ``tables`` again. ``digest`` identifies the change, with the versions of its objects.
 
-    ``held`` are the tables whose own settings wait. A table that may have no copy yet is copied with its new settings.
+    ``held`` are the tables whose own settings wait. ``unsure`` are those of them that may have no copy yet.
     """
 
     fields: tuple[str, ...]
     tables: tuple[QualifiedTable, ...]
     digest: str
     held: frozenset[QualifiedTable] = frozenset()
+    unsure: frozenset[QualifiedTable] = frozenset()
 
 
 def copied_tables(observed: Observed) -> frozenset[QualifiedTable]:
@@ -78,45 +79,80 @@ def _has_copy(phase: str, begun: bool) -> bool:
 def resync_request(observed: Observed, before: Manifests, after: Manifests) -> ResyncRequest | None:
     """Return what the change from ``before`` to ``after`` copies again, or None for nothing.
 
-    A field of the Pipeline counts for every table that may have a copy, and while no table is known of a driver that
-    was Ready. A table with former settings, of which nothing is known, counts too.
+    A field counts for every table that may have a copy, and one of the Pipeline also while no table is known of a
+    driver that was Ready. Before that, a TableSync's own new settings count as its status says, which may be forged
+    only where there is nothing to copy again.
     """
     pipeline, table_syncs, copied = observed.pipeline, observed.table_syncs, copied_tables(observed)
+    possible = possible_copies(observed)
     fields: list[str] = []
     tables: set[QualifiedTable] = set()
-    held = set(copied)
+    held, unsure = set(copied), set[QualifiedTable]()
     versions: list[str] = []
     unknown_tables = False
     if changed := resync_fields(before.pipeline.spec, after.pipeline.spec):
         fields += changed
-        tables |= copied | possible_copies(observed)
+        tables |= copied | possible
         unknown_tables = not (tables or tables_known(observed)) and was_ready(observed)
         versions.append(f"{pipeline.generation} {after.pipeline.spec.model_dump_json()}")
     objects, former = {table_of(t): t for t in table_syncs}, {t.spec.table.qualified for t in before.table_syncs}
     for table, old, new in table_settings(before, after):
         its = objects.get(table)
-        unknown = table in former and (its is None or "phase" not in its.status)
-        if (table in copied or unknown) and (changed := resync_fields(old, new, str(table))):
+        may_be = table in possible and (table in former or was_ready(observed))
+        gone = its is None and table in former
+        if (table in copied or may_be or gone) and (changed := resync_fields(old, new, str(table))):
             fields += changed
             tables.add(table)
             held.add(table)
+            unsure |= {table} & possible
             version = "deleted" if its is None else f"{its.uid} {its.generation}"
             versions.append(f"{version} {new.model_dump_json()}")
     if not tables and not unknown_tables:
         return None
     named = sorted(tables)
     key = digest("\n".join([*fields, *map(str, named), *versions]))
-    return ResyncRequest(tuple(fields), tuple(named), key, frozenset(held & tables))
+    return ResyncRequest(tuple(fields), tuple(named), key, frozenset(held & tables), frozenset(unsure))
 
 
-def is_small(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], limit: int | None) -> bool:
+def with_unsure_suspended(manifests: Manifests, before: Manifests, request: ResyncRequest, *, runs: bool) -> Manifests:
+    """Return the manifests in which the unsure tables of a request that waits are not copied.
+
+    A first copy with the former settings would have the columns that the new ones exclude. A driver that ``runs`` makes
+    such a copy of a table with former settings anyway, or has made it. The next report says whether there is a copy.
+    """
+    former = {t.spec.table.qualified: t.spec.suspend for t in before.table_syncs}
+    tables = tuple(
+        t.model_copy(update={"spec": t.spec.model_copy(update={"suspend": True})})
+        if (table := t.spec.table.qualified) in request.unsure and (not runs or former.get(table, True))
+        else t
+        for t in manifests.table_syncs
+    )
+    return replace(manifests, table_syncs=tables)
+
+
+def is_small(request: ResyncRequest, sizes: Mapping[QualifiedTable, int], limit: int | None) -> bool:
     """Return True if the request's tables have at most ``limit`` bytes together. Unset: no request is small.
 
     A table of unknown size makes the request large. So does one whose tables are not known.
     """
-    sizes = [copy.size for copy in _copies(request, table_syncs)]
-    known = bool(sizes) and None not in sizes
-    return limit is not None and known and sum(filter(None, sizes)) <= limit
+    known = bool(request.tables) and sizes.keys() >= set(request.tables)
+    return limit is not None and known and sum(sizes[table] for table in request.tables) <= limit
+
+
+def reported_sizes(observed: Observed) -> dict[QualifiedTable, int]:
+    """Return the sizes of tables by the driver's report: at the source, or of the last copy if it is larger.
+
+    A driver that started after the copy reports the copy without rows.
+    """
+    tables = () if observed.progress is None else observed.progress.tables
+    found = ((t.table, (t.copy.bytes if t.copy is not None and t.copy.rows else None, t.source_bytes)) for t in tables)
+    return {table: max(known) for table, sizes in found if (known := [size for size in sizes if size is not None])}
+
+
+def unknown_sizes(request: ResyncRequest, observed: Observed) -> str:
+    """Return the request's tables whose size no driver has reported, by commas."""
+    known = reported_sizes(observed)
+    return _listed([table for table in request.tables if table not in known])
 
 
 def cost_text(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], at_once: int) -> str:

@@ -14,7 +14,7 @@ from levada.status import (
     TableProgress,
 )
 from levada_operator.decide.acceptance import Acceptance, refusal_text
-from levada_operator.decide.approval import approve_command, cost_text
+from levada_operator.decide.approval import approve_command, cost_text, unknown_sizes
 from levada_operator.decide.cleanup_pod import waiting_text
 from levada_operator.decide.conditions import Condition, stored_condition
 from levada_operator.decide.limits import within_limits
@@ -92,6 +92,8 @@ def approved(observed: Observed, acceptance: Acceptance) -> Condition:
     cost = cost_text(request, observed.table_syncs, spec.copy_.max_concurrent_tables)
     if acceptance.waits:
         command = approve_command(observed.pipeline, request)
+        if spec.approval_above is not None and (unknown := unknown_sizes(request, observed)):
+            cost += f"; spec.approvalAbove lets no change pass of a table whose size no driver has reported: {unknown}"
         message = f"{cost}; to approve: {command}; or set the fields back" + (f". Also: {key}" if key else "")
         return Condition(of, False, "ApprovalRequired", message)
     return Condition(of, True, "Approved" if observed.pipeline.approves == request.digest else "Automatic", cost)

@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.api.pipelines import condition, shop, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import Kubectl, eventually
+from tests.operator.samples import table_document, table_sync
 
 WORDS = "the platform team allows none of these"
 API = "admissionregistration.k8s.io/v1"
@@ -21,17 +22,26 @@ KINDS = {
     "NetworkPolicy": ("networking.k8s.io", "networkpolicies"),
     "StatefulSet": ("apps", "statefulsets"),
 }
-ALL = {**KINDS, "Pipeline": ("levada.dev", "pipelines")}
+ALL = {**KINDS, "Pipeline": ("levada.dev", "pipelines"), "TableSync": ("levada.dev", "tablesyncs")}
 
 
 @contextmanager
-def refused(kubectl: Kubectl, kind: str) -> Iterator[None]:
-    """Let a ValidatingAdmissionPolicy refuse each new and each changed object of a kind in the namespace."""
+def refused(kubectl: Kubectl, kind: str, *names: str) -> Iterator[None]:
+    """Let a ValidatingAdmissionPolicy refuse each new and each changed object of a kind in the namespace.
+
+    With ``names`` it refuses those alone, and their status.
+    """
     name, cluster, (group, plural) = f"levada-{uuid.uuid4().hex[:8]}", Kubectl("default"), ALL[kind]
-    rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [plural]}
+    rule = {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [plural, f"{plural}/status"] if names else [plural],
+    }
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": kubectl.namespace}}}
     spec = {"matchConstraints": {**here, "resourceRules": [rule]},
-            "validations": [{"expression": "false", "message": WORDS}]}  # fmt: skip
+            "validations": [{"expression": f"!(object.metadata.name in {list(names)})" if names else "false",
+                             "message": WORDS}]}  # fmt: skip
     binding = {"policyName": name, "validationActions": ["Deny"]}
     kinds = {"ValidatingAdmissionPolicy": spec, "ValidatingAdmissionPolicyBinding": binding}
     for made, its in kinds.items():
@@ -39,21 +49,23 @@ def refused(kubectl: Kubectl, kind: str) -> Iterator[None]:
         cluster.run("apply", "-f", "-", stdin=json.dumps(body))
     try:
         # The API server takes up a policy after a while.
-        eventually(lambda: WORDS in _probe(kubectl, kind))
+        eventually(lambda: WORDS in _probe(kubectl, kind, *names))
         yield
     finally:
         cluster.run("delete", ",".join(kinds).lower(), name)
 
 
-def _probe(kubectl: Kubectl, kind: str) -> str:
+def _probe(kubectl: Kubectl, kind: str, name: str = "probe", *_: str) -> str:
     """Return what the API server says of a new object of the kind, which is not kept."""
     labels = {"app": "probe"}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
     spec = {"spec": {"selector": {"matchLabels": labels}, "serviceName": "a", "template": pod}}
     group = ALL[kind][0]
-    body = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": {"name": "probe"}}
+    body: dict[str, Any] = {"apiVersion": f"{group}/v1" if group else "v1", "kind": kind, "metadata": {"name": name}}
     if kind == "Pipeline":
-        body = shop("probe")
+        body = shop(name)
+    if kind == "TableSync":
+        body = {**table_sync(), "metadata": {"name": name}}
     body |= {"StatefulSet": spec, "NetworkPolicy": {"spec": {"podSelector": {}}}}.get(kind, {})
     return kubectl.run("create", "--dry-run=server", "-f", "-", stdin=json.dumps(body), check=False).stderr
 
@@ -134,3 +146,22 @@ def test_refused_finalizer_is_reported(kubectl: Kubectl, operator: Operator) -> 
         assert WORDS in told(kubectl, "ReconcileFailed")
         assert not kubectl.get("statefulset", "shop-driver")
     eventually(lambda: kubectl.get("statefulset", "shop-driver"))
+
+
+def test_refused_tables_hold_back_no_others(kubectl: Kubectl, operator: Operator, driver: FakeDriver) -> None:
+    """Neither a TableSync that cannot be made nor one whose status is refused does. A changed spec takes effect."""
+    kubectl.apply({**table_sync("a"), "metadata": {"name": "shop-public-a"}})
+    with refused(kubectl, "TableSync", "shop-public-b", "shop-public-a"):
+        streaming(kubectl, driver, *map(table_document, "abcd"))
+        for name in "cd":
+            eventually(lambda name=name: _phase(kubectl, name) == "Ready")  # type: ignore[misc]  # bound on purpose
+        assert kubectl.get("tablesync", "shop-public-b") is None
+        assert WORDS in told(kubectl, "ReconcileFailed")
+        kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 7}})
+        eventually(lambda: "freshnessSeconds: 7" in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"])
+    eventually(lambda: (_phase(kubectl, "a"), _phase(kubectl, "b")) == ("Ready", "Ready"))
+
+
+def _phase(kubectl: Kubectl, table: str) -> str:
+    found = kubectl.get("tablesync", f"shop-public-{table}") or {}
+    return str(found.get("status", {}).get("phase", ""))
