@@ -100,6 +100,31 @@ def test_the_refusal_of_a_start_is_in_the_status(engine: Engine, target: dict[st
     assert status(engine) == (Exit.OK, "", "")
 
 
+def test_the_hint_of_the_error_is_a_start_once_a_resync_is_requested(
+    engine: Engine, db: Database, target: dict[str, Any]
+) -> None:
+    """The status repeats no command that was run already. The start that it names copies the tables again."""
+    start(engine, target)
+    engine.wait_caught_up()
+    with db.connect() as connection:
+        for statement in DROPPED_SLOT:
+            connection.execute(statement.replace("{db}", db.name).encode())
+    assert wait_end(engine) == Exit.FAILED
+    hints = []
+    for _ in range(2):
+        shown = " ".join(engine.levada("status", *engine.options(), check=False).stdout.split())
+        hints.append(shown.rpartition("hint: ")[2])
+        engine.levada("resync", *engine.options(), "--all")
+    before, after = hints
+    assert "levada resync" in before
+    assert "levada resync" not in after
+    assert after.startswith("the resync is requested and begins with the next start: levada run ")
+    engine.start()
+    engine.wait_caught_up()
+    assert engine.stop() == 0
+    assert status(engine) == (Exit.OK, "", "")
+
+
 @pytest.mark.nightly
 @pytest.mark.usefixtures("target")  # no Spark
 def test_a_publication_dropped_at_an_older_server_is_in_the_status(

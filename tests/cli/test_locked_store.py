@@ -15,9 +15,12 @@ from tests.rigs.waiting import until
 
 from levada import Engine, caught_up
 from levada.cli.exit_codes import Exit
+from levada.postgres.connection import PostgresConnection
 from levada.postgres.problems import Problem
+from levada.runtime.host import assembly
 from levada.runtime.host.outcomes import CaughtUp, EngineObserver, Outcome
-from levada.stores import postgres
+from levada.spec import load_manifests
+from levada.stores import MemoryStore, postgres
 from levada.stores.postgres import StoreWaits
 
 __all__ = ["manifest"]
@@ -70,6 +73,26 @@ def test_a_command_names_the_session_for_which_its_engine_waits(
     assert words.count(f"PID {pid} (role postgres, application nightly report, idle in transaction since") == 2
     assert "has table levada.epochs in mode RowShareLock [store_locked]" in words
     assert f"SELECT pg_terminate_backend({pid})" in words
+
+
+def test_the_store_of_a_command_waits_shorter_for_a_lock_than_that_of_an_engine(
+    manifest: Path, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person waits for `levada status`, and can repeat it. An engine has time."""
+    manifest.write_text(yaml.safe_dump(replicated(db)))
+    found: list[float] = []
+
+    def storage(connection: PostgresConnection, name: str, schema: str, *, waits: StoreWaits | None) -> MemoryStore:
+        found.append((waits or StoreWaits()).lock_s)
+        return MemoryStore(name)
+
+    monkeypatch.setattr(assembly, "PostgresStore", storage)
+    manifests, secrets = load_manifests(manifest.read_text()), manifest.parent / "secrets"
+    config = assembly.pipeline_config(manifests, secrets=secrets)
+    for outwaits in (False, True):
+        assembly.open_store(manifests, config, secrets, outwaits=outwaits).close()
+    command, engine = found
+    assert command < engine / 3
 
 
 @pytest.mark.parametrize("table", ["documents", "store_migrations"])

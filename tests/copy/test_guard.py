@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from typing import LiteralString
 
+import psycopg
 import pytest
 from tests.rigs.database import Database
+from tests.rigs.waiting import until
 
 from levada.copy.guard import GUARDS, READERS, LockLimits, hold_table
 from levada.errors import Transient
 from levada.postgres.catalog import published_tables, read_table_description
 from levada.postgres.idle_connections import IdleReaders
+from levada.postgres.slots import copy_slot_name, export_snapshot
 
 LEVELS: tuple[LiteralString, ...] = ("read committed", "repeatable read", "serializable")
 
@@ -84,3 +87,41 @@ def test_a_reader_that_is_slow_holds_up_no_statement(
         assert ended is not None
         assert ended.code == "copy_yielded"
         of_other.execute("SELECT FROM public.other")
+
+
+@pytest.mark.parametrize("held", ["snapshot", "reader", "guard"])
+@pytest.mark.parametrize(
+    "statement",
+    ["CREATE INDEX CONCURRENTLY made ON other (id)", "DROP INDEX CONCURRENTLY t_id", "REINDEX INDEX CONCURRENTLY t_id"],
+)
+def test_a_statement_that_waits_for_older_transactions(db: Database, statement: LiteralString, held: str) -> None:
+    """A copy gives way to it, also where the statement concerns another table and waits for the snapshot alone."""
+    if (held == "guard") != ("t_id" in statement) and held != "reader":
+        pytest.skip("the statement does not wait for this session")
+    db.execute("CREATE TABLE t (id int)", "CREATE INDEX t_id ON t (id)", "CREATE TABLE other (id int)")
+    db.execute("CREATE PUBLICATION pub FOR TABLE t")
+    with db.connection.connect() as connection:
+        [published] = published_tables(connection, "pub")
+        description = read_table_description(connection, published.id)
+    limits = LockLimits(blocked_s=0.1)
+    with ExitStack() as opened, db.connect() as administrator:
+        snapshot = opened.enter_context(export_snapshot(db.connection, copy_slot_name("shop", published.id)))
+        if held == "guard":
+            opened.close()
+        guards = opened.enter_context(IdleReaders(db.connection, GUARDS))
+        guard = opened.enter_context(hold_table(guards, published, description.schema(), description, limits))
+        if held == "reader":
+            reader = opened.enter_context(closing(db.connection.connect(application=READERS)))
+            reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            reader.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.name}'".encode())
+            reader.execute("SELECT FROM public.t")
+        waits = threading.Thread(target=administrator.execute, args=(statement,))
+        waits.start()
+        ended = until(guard.ended)
+        assert ended is not None
+        assert ended.code == "copy_yielded"
+        assert f"PID {administrator.info.backend_pid}, which waits for older transactions to end" in ended.message
+        assert "CONCURRENTLY" in ended.hint
+        with suppress(psycopg.Error):
+            opened.close()
+        waits.join()

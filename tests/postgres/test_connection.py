@@ -317,6 +317,8 @@ def test_ended_backend_is_transient(db: Database) -> None:
         ("53100", "could not extend file: No space left on device", Transient, "source_out_of_resources"),
         ("XX000", "cache lookup failed for relation 16384", Transient, "catalog_changed"),
         ("XX000", "could not find record while sending logically-decoded data", Transient, "source_internal_error"),
+        ("XX000", 'could not map filenode "base/5/16384" to relation OID', Transient, "database_moved"),
+        ("XX000", 'could not map filenumber "base/5/16384" to relation OID', Transient, "database_moved"),
         ("XX001", "invalid page in block 0", StatementRefused, "source_error"),
         ("58P01", 'could not open file "base/5/16384"', StatementRefused, "source_error"),
         ("58030", 'could not read file "base/5/16384"', Transient, "source_internal_error"),

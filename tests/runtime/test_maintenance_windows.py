@@ -121,6 +121,39 @@ def test_a_database_that_is_read_only_for_a_while(rig: Rig, db: Database) -> Non
     assert rig.destination.applied_rows == {"orders": 1}
 
 
+@pytest.mark.nightly
+def test_a_database_that_is_moved_to_another_tablespace(start_postgres: StartPostgres, tmp_path: Path) -> None:
+    """PostgreSQL cannot decode the WAL of before. The error names the statement, and its hint brings all back."""
+    with start_postgres() as server, psycopg.connect(server.uri(), autocommit=True) as admin:
+        for statement in (
+            "CREATE DATABASE moved",
+            "SET allow_in_place_tablespaces = on",
+            "CREATE TABLESPACE elsewhere LOCATION ''",
+        ):
+            admin.execute(statement.encode())
+        db = Database(server, "moved")
+        db.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+        rig = Rig(db, tmp_path)
+        rig.config = replace(rig.config, selects=Only("orders"))
+        rig.store = lambda: PostgresStore(db.connection, "shop")
+        rig.start()
+        rig.wait_caught_up()
+        db.close()
+        move = sql.SQL("ALTER DATABASE moved SET TABLESPACE {}")
+        until(lambda: succeeded(admin, move.format(sql.Identifier("elsewhere")), db.name))
+        db.execute("INSERT INTO orders VALUES (1)")
+        seen = rig.wait(lambda p: p.capture.error is not None and p.capture.error.code == "database_moved")
+        assert seen.capture.error is not None
+        assert "ALTER DATABASE ... SET TABLESPACE" in seen.capture.error.solution
+        rig.stop()
+        db.query("SELECT pg_drop_replication_slot(%s)", rig.config.slot.name)
+        rig.config = replace(rig.config, slot=replace(rig.config.slot, resync_when_lost=True))
+        rig.start()
+        rig.wait_caught_up()
+        rig.stop()
+        assert rig.destination.copies_of("orders") == 2
+
+
 def test_a_store_that_belongs_to_another_role_for_a_while(rig: Rig, db: Database) -> None:
     """`REASSIGN OWNED` takes the store's schema along. Nothing is read or written there until it is given back."""
     with db.connect() as admin:

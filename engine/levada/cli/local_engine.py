@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,13 @@ from levada.runtime.host.outcomes import EngineObserver, Refused, Suspended
 from levada.runtime.host.owner_check import require_ownership
 from levada.runtime.host.secret_folder import request_headers
 from levada.runtime.host.stored_progress import slot_progress, stored_progress
-from levada.runtime.host.work_dir import engine_elsewhere, engine_is_starting, running_address, running_progress
+from levada.runtime.host.work_dir import (
+    engine_elsewhere,
+    engine_is_starting,
+    running_address,
+    running_pid,
+    running_progress,
+)
 from levada.runtime.report.http import REQUESTER
 from levada.spec import Manifests
 from levada.status import PipelineState
@@ -46,9 +52,7 @@ def local_engine(
     run there.
     """
     headers = request_headers(manifests, secrets)
-    with working("waiting for the engine, which is starting"):
-        while signals.received is None and engine_is_starting(work_dir, headers):
-            time.sleep(_POLL_S)
+    _wait_started(work_dir, headers, signals)
     owner = require_ownership(manifests, pipeline_config(manifests, secrets=secrets, work_dir=work_dir), secrets)
     found = running_engine(manifests, secrets, work_dir)
     if found is not None:
@@ -80,6 +84,18 @@ def local_engine(
         finally:
             engine.stop()
             run.thread.join()
+
+
+def _wait_started(work_dir: Path, headers: Mapping[str, str], signals: StopSignals) -> None:
+    """Wait while another process starts the engine of the work folder. Print which one, and where it says why."""
+    if not engine_is_starting(work_dir, headers):
+        return
+    pid = running_pid(work_dir)
+    shown = f"waiting for the engine in {work_dir}, which is starting: PID {pid}. Its log has what it waits for"
+    error_console().print(shown, markup=False)
+    with working("waiting for the engine, which is starting"):
+        while signals.received is None and engine_is_starting(work_dir, headers):
+            time.sleep(_POLL_S)
 
 
 def running_engine(manifests: Manifests, secrets: Path | None, work_dir: Path) -> EngineApi | None:

@@ -136,14 +136,13 @@ class GroupGuard:
         while not self._stop.wait(_POLL_S):
             try:
                 with source_errors("watching the locks on tables"):
-                    waiting = find_waiting(self._connection, leaves, self._limits.blocked_s)
+                    waiting = find_waiting(self._connection, leaves, self._limits.blocked_s, self._readers)
             except LevadaError as error:
                 self._lost = self._lost or error
                 return
             if waiting is not None and not self._stop.is_set():
-                pid, leaf = waiting
-                table = self._roots[leaf]
-                self._yielded = (table, yielded(self._tables[table].published.name, pid))
+                table = self._roots[waiting.relation]
+                self._yielded = (table, yielded(self._tables[table].published.name, waiting))
                 end_readers(self._connection, self._readers, leaves, _DOING)
                 return
 

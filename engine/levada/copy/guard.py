@@ -45,11 +45,22 @@ _POLL_S: Final = 0.25
 
 _GONE: Final = frozenset({codes.TABLE_MISSING, codes.COLUMN_MISSING})
 
+# CREATE INDEX CONCURRENTLY of any table waits for the end of each transaction with an older snapshot, and the like for
+# each transaction that uses the table. A copy's sessions are the guards, the readers, and the one that exports the
+# snapshot, which all copies of a group have. All give way, because the statement waits for one of them after another.
 _WAITED_FOR: Final = """
-SELECT pid, relation::bigint FROM pg_locks
-WHERE NOT granted AND locktype = 'relation' AND mode = 'AccessExclusiveLock' AND relation = ANY(%s::oid[])
+SELECT pid, relation::bigint, false FROM pg_locks
+WHERE NOT granted AND locktype = 'relation' AND mode = 'AccessExclusiveLock' AND relation = ANY(%(leaves)s::oid[])
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-  AND waitstart < clock_timestamp() - make_interval(secs => %s)
+  AND waitstart < clock_timestamp() - make_interval(secs => %(blocked_s)s)
+UNION ALL
+SELECT w.pid, (%(leaves)s::bigint[])[1], true FROM pg_locks w
+JOIN pg_locks h ON h.virtualxid = w.virtualxid AND h.locktype = 'virtualxid' AND h.granted
+JOIN pg_stat_activity a ON a.pid = h.pid
+WHERE NOT w.granted AND w.locktype = 'virtualxid'
+  AND w.waitstart < clock_timestamp() - make_interval(secs => %(blocked_s)s)
+  AND a.datname = current_database() AND a.usename = session_user AND (a.application_name = ANY(%(sessions)s)
+    OR a.backend_type = 'walsender' AND a.state = 'idle in transaction')
 LIMIT 1
 """
 
@@ -72,9 +83,10 @@ class LockLimits:
     """The longest waits for locks, in seconds.
 
     ``wait_s`` is the wait for the locks of a copy, during which its snapshot stays open. ``blocked_s`` is the time for
-    which a copy may block a statement that needs an exclusive lock. Then the copy stops, before a second is over. Every
-    later statement on the table, even a SELECT, queues behind the blocked one (PostgreSQL docs, section "Explicit
-    Locking"). A copy may take hours, and the source's applications could not use the table for all that time.
+    which a copy may block a statement that needs an exclusive lock, or that waits for older transactions. Then the copy
+    stops, before a second is over. Every later statement on the table, even a SELECT, queues behind one that waits for
+    a lock (PostgreSQL docs, section "Explicit Locking"). A copy may take hours, and the source's applications could not
+    use the table for all that time.
     """
 
     wait_s: float = 10.0
@@ -181,12 +193,12 @@ class TableGuard:
         while not self._stop.wait(_POLL_S) and self._ended is None:
             try:
                 with source_errors(f"watching the locks on table {self._published.name}"):
-                    waited_for = find_waiting(self._connection, leaves, self._blocked_s)
+                    waiting = find_waiting(self._connection, leaves, self._blocked_s, self._readers)
             except LevadaError as error:
                 self._ended = self._ended or error
                 return
-            if waited_for is not None and not self._stop.is_set():
-                self._ended = self._ended or yielded(self._published.name, waited_for[0])
+            if waiting is not None and not self._stop.is_set():
+                self._ended = self._ended or yielded(self._published.name, waiting)
                 # The threads that read the rows stop later.
                 end_readers(self._connection, self._readers, leaves, f"table {self._published.name} is copied")
 
@@ -276,12 +288,26 @@ def locking_statement(leaf: QualifiedTable, schema: ReplicatedTableSchema) -> sq
     return sql.SQL("SELECT {} FROM ONLY {} WHERE false").format(columns, sql.Identifier(leaf.schema, leaf.name))
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A session that has waited too long for a copy: for a lock of ``relation``, or for the end of its transactions."""
+
+    pid: int
+    relation: TableId
+    for_transactions: bool
+
+
 def find_waiting(
-    conn: psycopg.Connection[Any], leaves: Collection[int], blocked_s: float
-) -> tuple[int, TableId] | None:
-    """Return the PID of a session that has waited so long for an exclusive lock of one of the relations, and that."""
-    found = conn.execute(_WAITED_FOR, [list(leaves), blocked_s]).fetchone()
-    return None if found is None else (found[0], TableId(found[1]))
+    conn: psycopg.Connection[Any], leaves: Collection[int], blocked_s: float, readers: str
+) -> Waiting | None:
+    """Return a session that has waited so long for an exclusive lock of a relation, or for older transactions.
+
+    These are the transactions of guards, of ``readers`` and of exported snapshots of this session's login.
+    """
+    sessions = [conn.info.parameter_status("application_name") or "", readers]
+    values = {"leaves": list(leaves), "blocked_s": blocked_s, "sessions": sessions}
+    found = conn.execute(_WAITED_FOR, values).fetchone()
+    return None if found is None else Waiting(found[0], TableId(found[1]), found[2])
 
 
 def end_readers(conn: psycopg.Connection[Any], readers: str, leaves: Collection[int], doing: str) -> None:
@@ -295,13 +321,16 @@ def end_readers(conn: psycopg.Connection[Any], readers: str, leaves: Collection[
     conn.close()
 
 
-def yielded(table: QualifiedTable, pid: int) -> Yielded:
+def yielded(table: QualifiedTable, waiting: Waiting) -> Yielded:
     """Return the error of a copy that stopped because it blocked a statement."""
+    what, hint = "an exclusive lock", "alter the table before or after its copy"
+    if waiting.for_transactions:
+        what, hint = "older transactions to end", "create and drop indexes CONCURRENTLY before or after copies"
     return Yielded(
         "copy_yielded",
-        f"the copy of {table} stopped because it blocked a statement of PID {pid}, which waits for an exclusive lock."
+        f"the copy of {table} stopped because it blocked a statement of PID {waiting.pid}, which waits for {what}."
         " The copy restarts automatically",
-        hint="alter the table before or after its copy",
+        hint=hint,
     )
 
 

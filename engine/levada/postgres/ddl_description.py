@@ -9,7 +9,14 @@ from typing import Final
 
 from psycopg import sql
 
-from levada.postgres.description_sql import ALTERED_LEAVES, CREATED_LEAF, DESCRIPTION_STEP, ROOT_STEPS, TYPED_STEPS
+from levada.postgres.description_sql import (
+    ALTERED_LEAVES,
+    CREATED_LEAF,
+    DESCRIPTION_STEP,
+    INDEX_STEPS,
+    ROOT_STEPS,
+    TYPED_STEPS,
+)
 from levada.postgres.readmissions import SETTING
 from levada.postgres.seal import SEAL_SCHEMA
 
@@ -21,9 +28,7 @@ _LONGEST_BELOW: Final = 2048
 _ORDINARY: Final = sql.SQL("""c.relreplident = 'd' AND c.relpersistence = 'p' AND c.relkind = 'r'
             AND NOT c.relhassubclass AND NOT c.relispartition AND NOT x.generated
             AND pg_catalog.current_setting('transaction_isolation') = 'read committed'
-            AND coalesce(pg_catalog.current_setting({setting}, true), '') = ''
-            AND EXISTS (SELECT FROM pg_catalog.pg_index i
-                WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate)""")
+            AND coalesce(pg_catalog.current_setting({setting}, true), '') = '' AND k.keyed""")
 
 _STREAMED_BODY: Final = sql.SQL("""
 BEGIN
@@ -116,6 +121,9 @@ BEGIN
     ELSIF described.complete THEN
         RETURN described.description;
     END IF;
+    IF described.relreplident = 'i' THEN
+        {index}
+    END IF;
     IF described.typed THEN
         {typed}
     END IF;
@@ -175,6 +183,7 @@ def describe_body(version: int) -> sql.Composed:
     return _DESCRIBE_BODY.format(
         description=DESCRIPTION_STEP,
         ordinary=_ORDINARY.format(setting=sql.Literal(SETTING)),
+        index=INDEX_STEPS,
         typed=TYPED_STEPS,
         root=ROOT_STEPS,
         longest=sql.Literal(LONGEST),

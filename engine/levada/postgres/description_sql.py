@@ -33,15 +33,18 @@ TYPES_QUERY: Final = sql.SQL("WITH RECURSIVE used(oid) AS (SELECT unnest(%s::oid
 
 # NOT NULL constraints that are not validated exist since version 18. An index with their columns may be the replica
 # identity, although rows from before have NULL there.
-_INDEXES: Final[LiteralString] = """(
-    SELECT jsonb_agg(jsonb_build_array(i.indkey, i.indnkeyatts, i.indisprimary, i.indisreplident,
-        CASE WHEN i.indisreplident AND NOT i.indisprimary THEN (
+_VALIDATION: Final[LiteralString] = """CASE WHEN i.indisreplident AND NOT i.indisprimary THEN (
             SELECT pg_catalog.string_agg('ALTER TABLE ' || quote_ident(n.nspname) || '.' || quote_ident(c.relname)
                 || ' VALIDATE CONSTRAINT ' || quote_ident(k.conname), '; ' ORDER BY k.conname)
             FROM pg_catalog.pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'n' AND NOT k.convalidated
-                AND k.conkey[1] = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) END))
-    FROM pg_catalog.pg_index i
-    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR i.indisreplident))"""
+                AND k.conkey[1] = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) END"""
+
+_INDEX: Final[LiteralString] = "jsonb_build_array(i.indkey, i.indnkeyatts, i.indisprimary, i.indisreplident, "
+
+_FROM_INDEXES: Final[LiteralString] = """FROM pg_catalog.pg_index i
+    WHERE i.indrelid = c.oid AND i.indisvalid AND i.indimmediate AND (i.indisprimary OR i.indisreplident)"""
+
+_INDEXES: Final = "(SELECT jsonb_agg(" + _INDEX + _VALIDATION + ")) " + _FROM_INDEXES + ")"
 
 # The constraint keeps its OID when its index is made again concurrently, and the index keeps its own in pg_upgrade.
 _PRIMARY: Final[LiteralString] = """(
@@ -269,14 +272,18 @@ _MISSING_BY_NAME: Final[LiteralString] = """(
 
 # One array for each column, also a generated one. Whatever can be computed from a row of the catalog is computed by
 # the reader, because a session looks up each function and operator that a query names at its first use.
-_COLUMNS: Final[LiteralString] = """(
-    SELECT jsonb_agg(jsonb_build_array(
+_COLUMN: Final[LiteralString] = """jsonb_build_array(
         a.attnum, a.attname, a.atttypid, a.atttypmod, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
         a.attgenerated, a.attidentity, a.xmin, a.cmin, a.xmax, a.atthasmissing,
         CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') END,
         CASE WHEN a.atthasdef THEN (
-            SELECT d.oid FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) END))
-    FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)"""
+            SELECT d.oid FROM pg_catalog.pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum) END)"""
+
+_FROM_COLUMNS: Final[LiteralString] = (
+    "FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped"
+)
+
+_COLUMNS: Final = "(SELECT jsonb_agg(" + _COLUMN + ") " + _FROM_COLUMNS + ")"
 
 _FILLED_BY_TYPE: Final[LiteralString] = """(
     SELECT jsonb_agg(a.attnum) FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
@@ -313,34 +320,46 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 # mypy does not know that a text of digits is literal enough.
 _BUILT_IN_OIDS: Final = "'{" + ",".join(map(str, sorted(BUILT_IN))) + "}'::oid[]"
 
-# A session plans each query before it runs it, which takes most of the time of one description. So what each table
-# needs is read by one query, and the parts that few tables need are queries of their own.
+# A session plans each query before it runs it, which takes most of the time of one description, and opens each catalog
+# that the query names with all of its indexes. So what each table needs is read by one query, which reads each catalog
+# once, and the parts that few tables need are queries of their own.
 DESCRIPTION_STEP: Final = sql.SQL(
     """
-    SELECT c.oid, c.relkind, x.typed, NOT x.typed AND locked AND c.relkind = 'r'
+    SELECT c.oid, c.relkind, c.relreplident, x.typed,
+        NOT x.typed AND locked AND c.relkind = 'r' AND c.relreplident <> 'i'
             AND pg_catalog.strpos(pg_catalog.lower(pg_catalog.current_query()), 'type') = 0
             AND pg_catalog.current_setting('transaction_isolation') = 'read committed' AS complete,
         jsonb_build_object('id', c.oid, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind,
             'replicaIdentity', c.relreplident, 'logged', c.relpersistence = 'p', 'locked', locked,
-            'indexes', """
-    + _INDEXES
-    + ", 'columns', "
-    + _COLUMNS
-    + ", 'leaf', "
+            'indexes', k.indexes, 'columns', x.columns, 'leaf', """
     + _ONE_LEAF
     + """) AS description INTO described
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace, LATERAL (
         SELECT bool_or(a.attgenerated <> '') AS generated, bool_or(a.atttypid <> ALL ("""
     + _BUILT_IN_OIDS
-    + """)) AS typed FROM pg_catalog.pg_attribute a
-        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) x
+    + ")) AS typed, jsonb_agg("
+    + _COLUMN
+    + ") AS columns "
+    + _FROM_COLUMNS
+    + ") x, LATERAL (SELECT bool_or(i.indisprimary) AS keyed, jsonb_agg("
+    + _INDEX
+    + "NULL)) AS indexes "
+    + _FROM_INDEXES
+    + """) k
     WHERE c.oid = relation"""
 )
 """The same as `DESCRIPTION_QUERY`, as a step of a function in PL/pgSQL for the relation ``relation``.
 
 It sets the record ``described``. The function adds the end of the WHERE clause. If the record is not ``complete``, its
-``description`` lacks what `TYPED_STEPS` and `ROOT_STEPS` add, or what may be known of the statement.
+``description`` lacks what `INDEX_STEPS`, `TYPED_STEPS` and `ROOT_STEPS` add, or what may be known of the statement.
 """
+
+INDEX_STEPS: Final = sql.SQL(
+    "described.description := described.description || (SELECT jsonb_build_object('indexes', "
+    + _INDEXES
+    + ") FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = relation);"
+)
+"""The part of a table whose replica identity is an index."""
 
 TYPED_STEPS: Final = sql.SQL(
     "described.description := described.description || (SELECT jsonb_build_object('types', "

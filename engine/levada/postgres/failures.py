@@ -278,6 +278,15 @@ FAILURES: Final = (
         hint="find the row by the log of {server}. Its text is invalid, or UTF-8 lacks one of its characters",
     ),
     Failure("value_refused", StatementRefused, sqlstates=("22",), hint="find the expression by the log of {server}"),
+    # WAL has the tablespace of each row. After ALTER DATABASE ... SET TABLESPACE, that of before cannot be decoded, nor
+    # that of meanwhile once the database is moved back.
+    Failure(
+        "database_moved",
+        Transient,
+        pattern="^could not map file(node|number) ",
+        hint="after ALTER DATABASE ... SET TABLESPACE: stop the engine, drop its slot at the source with"
+        " pg_drop_replication_slot, then " + RESYNC_ALL,
+    ),
     # Other errors of these classes last: a missing or damaged file of one table, for example.
     Failure(
         "source_internal_error",

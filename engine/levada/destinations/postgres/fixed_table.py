@@ -21,6 +21,7 @@ from levada.destinations.postgres.columns import HeldColumn, Layout
 from levada.destinations.postgres.connections import begin_transaction, open_connection
 from levada.destinations.postgres.failures import destination_errors
 from levada.destinations.postgres.left_out import read_rows
+from levada.destinations.postgres.lock_holders import holder_named
 from levada.destinations.postgres.naming import identifier
 from levada.destinations.postgres.state import find_relation
 from levada.destinations.postgres.types import column_type, held_shape
@@ -53,7 +54,7 @@ class PostgresVersion(FixedTable):
         self.columns: Mapping[int, str] = {}
         self.applied = Lsn(0)
         self._server = server
-        self._place = QualifiedTable("", "")
+        self._place = schema.name
         self._held: Mapping[int, HeldColumn] = {}
         self._utf8 = True
         self._ended = False
@@ -66,7 +67,9 @@ class PostgresVersion(FixedTable):
         """Return the version that ``state_of`` finds, or None if it finds none."""
         version = cls(server, schema, keeps_columns=keeps_columns)
         try:
-            found = state_of(version.begin())
+            connection = version.begin()
+            with version._errors("reading the state"):
+                found = state_of(connection)
             if found is None:
                 version.close()
                 return None
@@ -190,7 +193,8 @@ class PostgresVersion(FixedTable):
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
         try:
-            with destination_errors(f"{doing} of {self._place} at {self._server.where}"):
+            what = f"{doing} of {self._place} at {self._server.where}"
+            with holder_named(self._connection), destination_errors(what):
                 yield
         except LevadaError as error:
             if self._ended:

@@ -29,12 +29,13 @@ class TableInUse(Yielded):
 
 @contextmanager
 def holder_named(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Name the session that holds the lock in an error of a lock. The block has ended its transaction."""
+    """Name the session that holds the lock in an error of a lock. The transaction of the block ends with the error."""
     try:
         yield
     except Yielded as error:
         if error.code == codes.DESTINATION_BUSY:
             with suppress(psycopg.Error):
+                connection.rollback()
                 _name_holder(error, connection)
         raise
 

@@ -74,6 +74,7 @@ from levada.status import GuardMeasure, GuardPolicy
 from levada.stores import ConfigMapStore, MemoryStorage, MemoryStore, PostgresStore
 from levada.stores.connection import StoreConnection
 from levada.stores.interface import PipelineStore, StoreContext
+from levada.stores.postgres import StoreWaits
 from levada.values import CopyMode, OnUnstreamable
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ PIPELINE_UID: Final = "LEVADA_PIPELINE_UID"
 
 TAKE_OVER_FROM: Final = "LEVADA_TAKE_OVER_FROM"
 """Environment variable with the UID of the owner from which the Pipeline takes over."""
+
+_COMMAND_WAITS: Final = StoreWaits(lock_s=3.0)
+"""A person waits for a command, and can repeat it once the lock has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,18 +288,23 @@ def open_store(
     A ConfigMap store is in the namespace of this pod, or in the manifest's namespace outside of a pod. Raise
     InvalidManifest and NeedsOperator for a store of another package that cannot be created.
     """
-    store = _made_store(manifests, config, secrets, memory)
+    store = _made_store(manifests, config, secrets, memory, None if outwaits else _COMMAND_WAITS)
     if not outwaits:
         store.stop_waiting()
     return store
 
 
 def _made_store(
-    manifests: Manifests, config: PipelineConfig, secrets: Path | None, memory: MemoryStorage | None
+    manifests: Manifests,
+    config: PipelineConfig,
+    secrets: Path | None,
+    memory: MemoryStorage | None,
+    waits: StoreWaits | None,
 ) -> PipelineStore:
     spec = manifests.pipeline.spec.store
     if spec.postgres is not None:
-        return PostgresStore(store_connection(manifests, config, secrets), config.name, spec.postgres.schema_name)
+        connection = store_connection(manifests, config, secrets)
+        return PostgresStore(connection, config.name, spec.postgres.schema_name, waits=waits)
     if spec.config_map is not None:
         return ConfigMapStore(config.name, manifests.pipeline.metadata.namespace)
     if spec.custom is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from levada import codes
-from levada.errors import LevadaError, NeedsOperator, SlotLost
+from levada.errors import LevadaError, NeedsOperator, SlotLost, rebuild
 from levada.postgres.failures import RESYNC_ALL
 from levada.postgres.kept_sessions import SESSIONS
 from levada.postgres.lag import sample_lag
@@ -51,6 +51,8 @@ from levada.values import QualifiedTable, TableId
 
 _REPORTED: Final = (codes.SLOT_FOREIGN, codes.SOURCE_STANDBY)
 """Codes of a slot's sample that are the pipeline's error."""
+_RESYNC: Final = "levada resync "
+_REQUESTED: Final = "the resync is requested and begins with the next start: levada run MANIFEST"
 
 
 def slot_progress(manifests: Manifests, *, secrets: Path | None = None) -> SlotProgress:
@@ -76,6 +78,8 @@ def stored_progress(manifests: Manifests, *, secrets: Path | None = None, work_d
     slot, error = _slot_state(config, stored)
     if error is None:
         error = LastError(config.work_dir, config.name).read()
+        if error is not None and stored.requested and _RESYNC in error.hint:
+            error = rebuild(type(error).__name__, error.code, error.message, _REQUESTED)
     return Progress(
         pipeline=config.name,
         epoch=0,
@@ -119,12 +123,14 @@ def _sample_slot(config: PipelineConfig) -> SlotProgress:
 class _Stored:
     """The content of the store. There is none before the first run, which creates the store.
 
-    ``depending`` is the number of tables that continue from the slot. ``released`` is why the guard dropped it.
-    ``empty`` is True if the store outlives the process and has no record of the pipeline.
+    ``depending`` is the number of tables that continue from the slot, without those whose resync is requested.
+    ``requested`` is True if that leaves none. ``released`` is why the guard dropped the slot. ``empty`` is True if the
+    store outlives the process and has no record of the pipeline.
     """
 
     tables: tuple[TableProgress, ...] = ()
     depending: int = 0
+    requested: bool = False
     actions: tuple[GuardAction, ...] = ()
     released: str = ""
     empty: bool = False
@@ -152,8 +158,10 @@ def _stored(manifests: Manifests, config: PipelineConfig, secrets: Path | None) 
             )
             for id_, phase in phases.items()
         )
-        depending = sum(continues(phase) for phase in phases.values())
-        return _Stored(tables, depending, guard_actions(store), slot_release(store), is_empty(store))
+        continuing = {id_ for id_, phase in phases.items() if continues(phase)}
+        resyncs = {id_ for id_, action in store.get_table_actions().items() if action is TableAction.RESYNC}
+        depending, requested = len(continuing - resyncs), bool(resyncs) and continuing <= resyncs
+        return _Stored(tables, depending, requested, guard_actions(store), slot_release(store), is_empty(store))
     finally:
         store.close()
 
