@@ -45,6 +45,25 @@ def test_a_batch_needs_two_calls_of_the_jvm(lake: Lake, monkeypatch: pytest.Monk
     assert items(lake) == {1: "A", 2: "item 2", 3: "item 3", 9: "new"}
 
 
+def test_a_batch_waits_for_no_other_thread_of_the_jvm(lake: Lake) -> None:
+    """Iceberg's own threads would be asked every 10 ms whether they are done, several times in a commit."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    java = lake.spark.sparkContext._jvm.java.lang
+    beans, thread = java.management.ManagementFactory.getThreadMXBean(), java.Thread.currentThread().getId()
+
+    def batch(n: int) -> int:
+        stream.update(id=1, item=str(n), note=None)
+        stream.insert(id=10 + n, item="new", note=None)
+        before = int(beans.getThreadInfo(thread).getWaitedCount())
+        apply(lake, destination, stream)
+        return int(beans.getThreadInfo(thread).getWaitedCount()) - before
+
+    batch(0)
+    assert [batch(n) for n in (1, 2, 3)] == [0, 0, 0]
+    assert items(lake)[1] == "3"
+
+
 def test_differences_are_as_good_as_all_of_the_metadata(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The metadata equals that of a whole read after batches, new columns, tags, expiry and foreign commits."""
     adopt, kinds = TableReader.adopt, Counter[bool]()
