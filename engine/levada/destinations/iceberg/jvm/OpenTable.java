@@ -26,6 +26,7 @@ import org.apache.iceberg.ManifestFile;
 import org.apache.iceberg.ManifestFiles;
 import org.apache.iceberg.ManifestReader;
 import org.apache.iceberg.ManifestWriter;
+import org.apache.iceberg.MetricsConfig;
 import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.PartitionSpecParser;
 import org.apache.iceberg.RewriteFiles;
@@ -102,6 +103,47 @@ public class OpenTable {
     return changes(operations.current(), location, null, false);
   }
 
+  /** Sets properties in one commit, and removes those whose value is null. */
+  public String setProperties(String properties, String location) throws IOException {
+    TableMetadata base = operations.current();
+    TableMetadata.Builder builder = TableMetadata.buildFrom(base);
+    return replace(base, withProperties(builder, JsonUtil.mapper().readTree(properties)).build(), location);
+  }
+
+  private static TableMetadata.Builder withProperties(TableMetadata.Builder builder, JsonNode properties) {
+    Map set = new HashMap();
+    Set removed = new HashSet();
+    for (Iterator i = properties.fields(); i.hasNext();) {
+      Map.Entry property = (Map.Entry) i.next();
+      JsonNode value = (JsonNode) property.getValue();
+      if (value.isNull()) {
+        removed.add(property.getKey());
+      } else {
+        set.put(property.getKey(), value.textValue());
+      }
+    }
+    builder = set.isEmpty() ? builder : builder.setProperties(set);
+    return removed.isEmpty() ? builder : builder.removeProperties(removed);
+  }
+
+  /** Returns the folder of new data files, and the properties of the access to the table's files. */
+  public String storage() throws IOException {
+    Map found = new HashMap();
+    found.put("folder", table.locationProvider().newDataLocation(""));
+    found.put("properties", table.io().properties());
+    return JsonUtil.mapper().writeValueAsString(found);
+  }
+
+  /** Returns the metrics mode of each column. */
+  public String metricsModes(String columns) throws IOException {
+    MetricsConfig config = MetricsConfig.forTable(table);
+    List found = new ArrayList();
+    for (Iterator i = JsonUtil.mapper().readTree(columns).elements(); i.hasNext();) {
+      found.add(config.columnMode(((JsonNode) i.next()).textValue()).toString());
+    }
+    return JsonUtil.mapper().writeValueAsString(found);
+  }
+
   /** Adds and removes files in one commit. If its result is unknown, the table is read to find out. */
   public String commit(String request, String location) throws IOException {
     Changed commit = changed(request, location);
@@ -159,26 +201,14 @@ public class OpenTable {
       snapshot = SnapshotParser.fromJson(node.put("schema-id", schema).toString());
     }
     TableMetadata.Builder builder = TableMetadata.buildFrom(described).setBranchSnapshot(snapshot, "main");
-    Map set = new HashMap();
-    Set removed = new HashSet();
-    for (Iterator i = request.get("properties").fields(); i.hasNext();) {
-      Map.Entry property = (Map.Entry) i.next();
-      JsonNode value = (JsonNode) property.getValue();
-      if (value.isNull()) {
-        removed.add(property.getKey());
-      } else {
-        set.put(property.getKey(), value.textValue());
-      }
-    }
+    ObjectNode properties = (ObjectNode) request.get("properties");
     if (request.hasNonNull("record")) {
       // What Python does not know before the commit.
       ObjectNode record = (ObjectNode) request.get("record");
       record.put("snapshot", snapshot.snapshotId()).put("schema", schema);
-      set.put(request.get("record-in").textValue(), record.toString());
+      properties.put(request.get("record-in").textValue(), record.toString());
     }
-    builder = set.isEmpty() ? builder : builder.setProperties(set);
-    builder = removed.isEmpty() ? builder : builder.removeProperties(removed);
-    return new Changed(base, builder.build());
+    return new Changed(base, withProperties(builder, properties).build());
   }
 
   private static TableMetadata arranged(TableMetadata base, JsonNode request) {
