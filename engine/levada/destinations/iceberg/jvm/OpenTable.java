@@ -227,7 +227,7 @@ public class OpenTable {
     try {
       SnapshotUpdate update = update(request, files);
       if (isSmall(request, files)) {
-        // Iceberg waits for its own threads in steps of 10 ms, some five times in a commit.
+        // Iceberg waits for its own threads in steps of 10 ms, six or seven times in a commit.
         update.scanManifestsWith(own);
         update.writeManifestsWith(own, 1);
       }
