@@ -15,7 +15,7 @@ Each commit atomically replaces ``index.json``. That file lists the runs' files,
 files. Other files in the folder are leftovers, and are removed.
 
 A commit of a small index does not wait for the disk. After a crash of the machine its files may be damaged, which their
-checksums show, and reading the table again is cheap. With a thousand small tables the waits were the limit of commits.
+checksums show, and reading the table again is cheap. Into many small tables, most of a commit was such waits.
 """
 
 from __future__ import annotations
