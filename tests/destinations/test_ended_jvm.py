@@ -17,12 +17,13 @@ from levada.errors import Transient
 from levada.runtime.resources.spark import spark_session
 
 spark = spark_session("ended", cores=1, jars=IcebergDestination.jars())
-jvm, metadata = Jvm(spark), SimpleNamespace(properties={}, schema_id=0, order_id=0)
+jvm = Jvm(spark)
+modes = KnownModes(spark._jvm.java.util.HashMap()).of(SimpleNamespace(properties={}, schema_id=0, order_id=0))
 assert jvm.names_metadata("files") and not jvm.names_metadata("orders")
 process = spark.sparkContext._gateway.proc
 process.kill()
 process.wait()
-for call in (lambda: jvm.names_metadata("files"), lambda: KnownModes(jvm).of(None, metadata)):
+for call in (lambda: jvm.names_metadata("files"), lambda: modes.of(("id",))):
     for _ in range(2):
         try:
             call()

@@ -107,6 +107,11 @@ def by_iceberg(jvm: Jvm, written: WrittenFile, config: Any) -> dict[str, Any]:
     return as_dicts(json.loads(i.ContentFileParser.toJson(made, spec)))
 
 
+def modes_of(config: Any) -> MetricsModes:
+    """Return the modes of Iceberg's ``MetricsConfig``."""
+    return MetricsModes(lambda columns: [str(config.columnMode(name).toString()) for name in columns])
+
+
 def as_dicts(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return the maps of Iceberg's JSON as dicts."""
     maps = {k: dict(zip(v["keys"], v["values"], strict=True)) for k, v in found.items() if isinstance(v, dict)}
@@ -115,7 +120,7 @@ def as_dicts(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def check(jvm: Jvm, written: WrittenFile, config: Any, *, bounded: bool = True) -> dict[str, Any]:
     """Compare both, and return ours. Without ``bounded``, Iceberg has wrong bounds of field 1, and we have none."""
-    ours = as_dicts(metrics_json(written.columns, MetricsModes(config).of))
+    ours = as_dicts(metrics_json(written.columns, modes_of(config).of))
     theirs = by_iceberg(jvm, written, config)
     if not bounded:
         assert not {1} & {number for bounds in ("lower-bounds", "upper-bounds") for number in ours.get(bounds, {})}

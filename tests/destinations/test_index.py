@@ -55,7 +55,7 @@ class Model:
         return Model(self.snapshot, dict(self.places))
 
 
-SMALL = IndexLimits(block_rows=4, in_memory_rows=16, obsolete_lines=3)
+SMALL = IndexLimits(block_rows=4, in_memory_rows=16, obsolete_lines=3, durable_rows=8)
 """Few rows do what otherwise takes millions."""
 numbers = st.lists(st.integers(0, DOMAIN - 1), unique=True, max_size=12)
 
@@ -354,3 +354,24 @@ def test_damage_is_not_merged(tmp_path: Path) -> None:
     index.add_file("g", make_keys(KeyKind.INTEGER, range(20, 40)))
     with pytest.raises(DamageError):
         index.commit(2)
+
+
+def test_only_a_large_index_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit of a small index waits for no disk. One that has grown is durable as a whole, with its older files."""
+    waits: list[str] = []
+    flush = os.fsync
+
+    def counted(descriptor: int) -> None:
+        waits.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", counted)
+    limits = IndexLimits(durable_rows=1000)
+    index = KeyIndex.open(tmp_path, KeyKind.INTEGER, limits)
+    index.add_file("f0", make_keys(KeyKind.INTEGER, range(900)))
+    index.commit(1)
+    assert waits == []
+    index = KeyIndex.open(tmp_path, KeyKind.INTEGER, limits)
+    index.add_file("f1", make_keys(KeyKind.INTEGER, range(900, 1010)))
+    index.commit(2)
+    assert set(waits) == {"run-0", "run-1", "files-0.log", ".index.json.partial", tmp_path.name}

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.destinations.lost_answers import lost_answers
+from tests.destinations.memory import Stream
 from tests.destinations.orders import CURRENT_SNAPSHOT_ONLY, ORDERS, apply, copy, items
 from tests.rigs.lake import Lake
 
+from levada.destinations.groups import NewTable
 from levada.destinations.iceberg.java import CommitUnknown
 from levada.destinations.iceberg.metadata import TableMetadata
 from levada.destinations.iceberg.table_reader import TableReader
-from levada.schema import Kind
+from levada.schema import Kind, TableTarget
 from levada.testing import column
+from levada.testing.rows import ArrowRows
+from levada.values import QualifiedTable, TableId, TableMode
 
 _CALL = "c"
 """py4j's command for a call of a method. Others remove objects that Python no longer has."""
+_REMOVE = "m"
+"""py4j's command that removes an object which Python no longer has."""
 
 
-def test_a_batch_needs_two_calls_of_the_jvm(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One reads what other writers have changed, and one commits."""
-    destination = lake.destination()
-    stream = copy(lake, destination)
-    for i in range(3):
-        stream.update(id=1, item=str(i), note=None)
-        apply(lake, destination, stream)
+@contextmanager
+def counted_calls(lake: Lake) -> Iterator[Counter[str]]:
+    """Count the commands that are sent to the JVM in the block, by their kind."""
     client, sent = lake.spark.sparkContext._gateway._gateway_client, Counter[str]()
     send = client.send_command
 
@@ -36,13 +40,65 @@ def test_a_batch_needs_two_calls_of_the_jvm(lake: Lake, monkeypatch: pytest.Monk
         sent[command.partition("\n")[0]] += 1
         return send(command, *args, **kwargs)
 
-    monkeypatch.setattr(client, "send_command", counted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "send_command", counted)
+        yield sent
+
+
+def test_a_batch_needs_two_calls_of_the_jvm(lake: Lake) -> None:
+    """One reads what other writers have changed, and one commits."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    for i in range(3):
+        stream.update(id=1, item=str(i), note=None)
+        apply(lake, destination, stream)
     stream.update(id=1, item="A", note=None)
     stream.insert(id=9, item="new", note=None)
-    apply(lake, destination, stream)
+    with counted_calls(lake) as sent:
+        apply(lake, destination, stream)
     assert sent[_CALL] == 2
-    monkeypatch.undo()
     assert items(lake) == {1: "A", 2: "item 2", 3: "item 3", 9: "new"}
+
+
+def test_calls_of_the_jvm_for_a_small_table(lake: Lake) -> None:
+    """A copy in a group, and the first batch after it, need few calls, however many columns and properties there are.
+
+    The table is not loaded again for the batch. It reads the files for the key index, which the copy leaves out.
+    """
+    destination = lake.destination()
+    rows = [{"id": i, "item": f"item {i}", "note": None} for i in range(3)]
+    calls: list[int] = []
+    for n in range(3):
+        schema = replace(ORDERS, id=TableId(17100 + n), name=QualifiedTable("public", f"small_{n}"))
+        target, stream = TableTarget.of(schema, TableMode.UPSERT), Stream(schema, mode=TableMode.UPSERT)
+        with counted_calls(lake) as sent:
+            new = NewTable(target, ArrowRows.of(schema, rows))
+            writer = destination.group_writer()
+            assert writer.write([new], lake.mark(1000)) == [schema.id]
+        with counted_calls(lake) as first:
+            stream.update(id=1, item="x", note=None)
+            apply(lake, destination, stream)
+        calls = [sum(found.values()) - found[_REMOVE] for found in (sent, first)]
+    assert calls == [19, 3]
+
+
+def test_a_batch_waits_for_no_other_thread_of_the_jvm(lake: Lake) -> None:
+    """Iceberg's own threads would be asked every 10 ms whether they are done, several times in a commit."""
+    destination = lake.destination()
+    stream = copy(lake, destination)
+    java = lake.spark.sparkContext._jvm.java.lang
+    beans, thread = java.management.ManagementFactory.getThreadMXBean(), java.Thread.currentThread().getId()
+
+    def batch(n: int) -> int:
+        stream.update(id=1, item=str(n), note=None)
+        stream.insert(id=10 + n, item="new", note=None)
+        before = int(beans.getThreadInfo(thread).getWaitedCount())
+        apply(lake, destination, stream)
+        return int(beans.getThreadInfo(thread).getWaitedCount()) - before
+
+    batch(0)
+    assert [batch(n) for n in (1, 2, 3)] == [0, 0, 0]
+    assert items(lake)[1] == "3"
 
 
 def test_differences_are_as_good_as_all_of_the_metadata(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,9 +263,10 @@ class IcebergCatalog:
         levels = name.namespace
         with java_errors(f"look for {name}"):
             around = [TableName(levels[:i], levels[i]) for i in range(1, len(levels))]
-            within = self.open().listTables(self._namespace((*levels, name.name))) if self._is_namespace(name) else ()
+            below = (*levels, name.name)
+            within = self.open().listTables(self.jvm.namespace(below)) if self._is_namespace(name) else ()
             clash = next((t for t in around if self.exists(t)), None) or next(
-                (TableName((*levels, name.name), t.name()) for t in within), None
+                (TableName(below, t.name()) for t in within), None
             )
         if clash is not None:
             raise NeedsOperator(
@@ -275,8 +276,8 @@ class IcebergCatalog:
             )
 
     def _is_namespace(self, name: TableName) -> bool:
-        found = self._namespace((*name.namespace, name.name))
-        return not self._lacks(name) and bool(self.open().namespaceExists(found))
+        levels = (*name.namespace, name.name)
+        return not self._lacks(name) and bool(self.open().namespaceExists(self.jvm.namespace(levels)))
 
     def drop(self, name: TableName, schema: ReplicatedTableSchema, epoch: int | None = None) -> None:
         """Drop the table with its files. A missing table is no error.
@@ -460,7 +461,8 @@ class IcebergCatalog:
 
     def _listed(self, namespace: tuple[str, ...]) -> list[TableName]:
         with java_errors(f"list the tables of {'.'.join(namespace)}"):
-            return [TableName(namespace, found.name()) for found in self.open().listTables(self._namespace(namespace))]
+            found = self.open().listTables(self.jvm.namespace(namespace))
+            return [TableName(namespace, table.name()) for table in found]
 
     def _namespaces(self) -> Iterator[tuple[str, ...]]:
         level: list[tuple[str, ...]] = [()]
@@ -472,14 +474,14 @@ class IcebergCatalog:
         try:
             with java_errors("list the catalog's namespaces"):
                 listed = self.open().listNamespaces
-                return list(listed(self._namespace(parent)) if parent else listed())
+                return list(listed(self.jvm.namespace(parent)) if parent else listed())
         except Missing:
             # The warehouse was never written to.
             return []
 
     def _ensure_namespace(self, levels: tuple[str, ...]) -> None:
         for depth in range(1, len(levels) + 1):
-            namespace = self._namespace(levels[:depth])
+            namespace = self.jvm.namespace(levels[:depth])
             if not self.open().namespaceExists(namespace):
                 self._create_namespace(namespace)
 
@@ -493,8 +495,5 @@ class IcebergCatalog:
             if "AlreadyExists" not in error.java_exception.getClass().getName():
                 raise
 
-    def _namespace(self, levels: tuple[str, ...]) -> JavaObject:
-        return self.jvm.iceberg.catalog.Namespace.of(self.jvm.strings(levels))
-
     def _identifier(self, name: TableName) -> JavaObject:
-        return self.jvm.iceberg.catalog.TableIdentifier.of(self._namespace(name.namespace), name.name)
+        return self.jvm.iceberg.catalog.TableIdentifier.of(self.jvm.namespace(name.namespace), name.name)

@@ -234,7 +234,6 @@ class IcebergDestination(FileDestination[IcebergState]):
             table, lease = self._known.open(state), None
             if table is None:
                 table, lease = self._known.create(state, schema, mode, mark)
-            state.table = table
             write_copy(state, table, target, mode, rows, mark, self._context.on_schema_change, lease=lease)
         return Durability.DURABLE
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 from levada.destinations.data_files.deletion_vectors import DeletionVector, files_of
 from levada.destinations.data_files.storage import WrittenFile, storage_errors
 from levada.destinations.iceberg.delete_files import NewDeletes, describe_vector
-from levada.destinations.iceberg.java import CommitConflict, JavaObject, Jvm, java_errors
+from levada.destinations.iceberg.java import CommitConflict, JavaObject, java_errors
 from levada.destinations.iceberg.metadata import TableMetadata
 from levada.destinations.iceberg.metrics import FULL, Mode, metrics_json
 from levada.destinations.iceberg.partitioning import FilePartition
@@ -27,33 +27,45 @@ _READERS: Final = 8
 class MetricsModes:
     """The metrics modes of a table's columns, by its properties, its sort order and the number of its columns."""
 
-    config: JavaObject
-    """Iceberg's ``MetricsConfig`` of the table."""
+    ask: Callable[[Sequence[str]], Sequence[str]]
+    """Return the text of each column's mode. It is a call of the JVM."""
     known: dict[tuple[str, ...], Mode] = field(default_factory=dict)
+
+    def learn(self, columns: Iterable[tuple[str, ...]]) -> None:
+        """Ask for the modes of columns that are not known yet, in one call."""
+        unknown = [names for names in dict.fromkeys(columns) if names not in self.known]
+        if unknown:
+            texts = self.ask([".".join(names) for names in unknown])
+            self.known |= zip(unknown, map(Mode.parse, texts), strict=True)
 
     def of(self, names: tuple[str, ...]) -> Mode:
         """Return the mode of a column, by its path in the table's schema."""
-        if names not in self.known:
-            self.known[names] = Mode.parse(str(self.config.columnMode(".".join(names)).toString()))
+        self.learn([names])
         return self.known[names]
 
 
 class KnownModes:
-    """The metrics modes of one table, read again only if what they depend on has changed."""
+    """The metrics modes of one table, read again only if what they depend on has changed.
 
-    def __init__(self, jvm: Jvm) -> None:
-        self._jvm = jvm
+    ``opened`` is the table's ``OpenTable``.
+    """
+
+    def __init__(self, opened: JavaObject) -> None:
+        self._opened = opened
         self._modes: MetricsModes | None = None
         self._from: tuple[int, int, Mapping[str, str]] | None = None
 
-    def of(self, java: JavaObject, metadata: TableMetadata) -> MetricsModes:
+    def of(self, metadata: TableMetadata) -> MetricsModes:
         """Return the modes for the table's columns, sort order and properties."""
         properties = {k: v for k, v in metadata.properties.items() if k.startswith(_METRICS)}
         now = (metadata.schema_id, metadata.order_id, properties)
         if self._modes is None or self._from != now:
-            with java_errors("read the metrics modes of a table"):
-                self._modes, self._from = MetricsModes(self._jvm.iceberg.MetricsConfig.forTable(java)), now
+            self._modes, self._from = MetricsModes(self._ask), now
         return self._modes
+
+    def _ask(self, columns: Sequence[str]) -> Sequence[str]:
+        with java_errors("read the metrics modes of a table"):
+            return list(json.loads(self._opened.metricsModes(json.dumps(columns))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +75,9 @@ class FileDescriber:
     metadata: TableMetadata
     modes: MetricsModes
 
-    def data(self, files: Iterable[WrittenFile]) -> list[dict[str, Any]]:
+    def data(self, files: Sequence[WrittenFile]) -> list[dict[str, Any]]:
         """Return the data files."""
+        self.modes.learn(column.leaf.names for file in files for column in file.columns)
         return [{**self._described(f, "data"), **metrics_json(f.columns, self.modes.of)} for f in files]
 
     def deletes(self, deletes: NewDeletes) -> list[dict[str, Any]]:

@@ -86,7 +86,6 @@ class IcebergGroup:
             with state.lock:
                 # It fails if another writer has created the table meanwhile.
                 table, lease = self.known.create_new(state, new.target.schema, mode, mark)
-                state.table = table
                 write_copy(state, table, new.target, mode, new.rows, mark, self.policy, lease=lease, indexed=False)
         except LevadaError as error:
             if isinstance(error, Permanent):

@@ -30,6 +30,8 @@ _CHECK_KEYS: Final = (
     "check the keys in the Secret of spec.destination.iceberg.credentialsSecretRef, or the pod's identity,"
     " and what they may do"
 )
+_NAMESPACES: Final = 64
+"""The most namespaces that are kept. Tables have few."""
 _CHECK_LAKE: Final = "if this persists, check that the catalog and the storage of the lake answer"
 _CLOCK_WENT_BACK: Final = (
     "Invalid snapshot timestamp",
@@ -113,6 +115,7 @@ class Jvm:
         self.iceberg: JavaObject = JavaNames(jvm.org.apache.iceberg)
         self.path: JavaObject = jvm.org.apache.hadoop.fs.Path
         self._java: JavaObject = JavaNames(jvm.java)
+        self._namespaces: dict[tuple[str, ...], JavaObject] = {}
         install_local_files(jvm, hadoop_conf)
 
     def actions(self) -> JavaObject:
@@ -169,29 +172,25 @@ class Jvm:
         if is_instance_of(self._gateway, thing, "java.io.Closeable"):
             thing.close()
 
-    def strings(self, values: Sequence[str]) -> JavaObject:
-        """Return a ``String[]``."""
-        array = self._gateway.new_array(self._java.lang.String, len(values))
-        for i, value in enumerate(values):
-            array[i] = value
-        return array
+    def namespace(self, levels: tuple[str, ...]) -> JavaObject:
+        """Return Iceberg's ``Namespace``. The last ones are kept, as each takes several calls of the JVM."""
+        found = self._namespaces.get(levels)
+        if found is None:
+            array = self._gateway.new_array(self._java.lang.String, len(levels))
+            for i, level in enumerate(levels):
+                array[i] = level
+            if len(self._namespaces) >= _NAMESPACES:
+                self._namespaces.clear()
+            found = self._namespaces[levels] = self.iceberg.catalog.Namespace.of(array)
+        return found
 
     def map(self, values: Mapping[str, str]) -> JavaObject:
         """Return a ``java.util.Map``. Only one with several entries can be changed."""
         if len(values) == 1:
             return self._java.util.Collections.singletonMap(*next(iter(values.items())))
-        result = self._java.util.HashMap()
-        for key, value in values.items():
-            result.put(key, value)
-        return result
-
-    def read_map(self, values: JavaObject) -> dict[str, str]:
-        """Return a Java map of strings as a dict, with a single call into the JVM.
-
-        Entries with the value null are skipped.
-        """
-        text = self.iceberg.util.JsonUtil.mapper().writeValueAsString(values)
-        return {k: v for k, v in json.loads(text).items() if v is not None}
+        # An entry would be a call of the JVM.
+        kind = self._java.lang.Class.forName("java.util.HashMap")
+        return self.iceberg.util.JsonUtil.mapper().readValue(json.dumps(dict(values)), kind)
 
     def set(self, values: Sequence[str]) -> JavaObject:
         """Return a ``java.util.HashSet``."""

@@ -77,9 +77,10 @@ class KnownTables:
         self, state: IcebergState, schema: ReplicatedTableSchema, mode: TableMode, mark: Watermark
     ) -> tuple[IcebergTable, CopyLease]:
         """Create a table whose name is free for a copy, with its lease."""
-        made = self._catalog.create(state.name, schema, mode, mark)
+        table, lease = self._catalog.create(state.name, schema, mode, mark)
         self._warehouse.note()
-        return made
+        state.table, state.loaded_at = table, time.monotonic()
+        return table, lease
 
     def open(self, state: IcebergState) -> IcebergTable | None:
         """Return the table with its current metadata, or None if there is no table."""

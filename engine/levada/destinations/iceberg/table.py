@@ -213,7 +213,7 @@ class IcebergTable(TableReader):
         self.commit({**changes, **self._terms(None, {}, unrecorded=True)})
 
     def _describer(self) -> FileDescriber:
-        return FileDescriber(self.metadata, self._modes.of(self.java, self.metadata))
+        return FileDescriber(self.metadata, self._modes.of(self.metadata))
 
     def _terms(
         self,
@@ -313,9 +313,9 @@ class IcebergTable(TableReader):
 
     def set_properties(self, properties: Mapping[str, str | None]) -> None:
         """Set properties, or remove those whose value is None."""
+        self.clock.check(f"commit to {self.name}")
         with java_errors(f"set properties of {self.name}"):
-            base = self._ops.current()
-            self.commit_metadata(base, self._with_properties(self._builder(base), properties).build())
+            self.adopt(self.opened.setProperties(json.dumps(properties), self._read_from))
 
     def set_tags(
         self, tagged: Mapping[str, int], untagged: Iterable[str], properties: Mapping[str, str | None] | None = None
@@ -350,7 +350,7 @@ class IcebergTable(TableReader):
     def commit_metadata(self, base: JavaObject, changed: JavaObject) -> None:
         """Replace the table's metadata in one commit, and read the result. Another commit since ``base`` is an error.
 
-        Every commit without files ends here.
+        Every commit without files ends here, or in `set_properties`.
         """
         self.clock.check(f"commit to {self.name}")
         self.adopt(self.opened.replace(base, changed, self._read_from))

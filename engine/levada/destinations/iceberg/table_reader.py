@@ -48,13 +48,13 @@ class TableReader:
         self.java = java
         self._read_from: str | None = None
         self._read_file: LocalFile | None = None
-        self._modes = KnownModes(jvm)
         self._stored: tuple[tuple[str, str], ...] = ()
         self._storage: IcebergStorage | None = None
         self.metadata: TableMetadata
         with java_errors(f"read {name}"):
             self._ops = java.operations()
             self.opened = jvm.open_table(java, self._ops)
+            self._modes = KnownModes(self.opened)
             self.adopt(self.opened.read(None))
 
     def refresh(self) -> None:
@@ -221,9 +221,9 @@ class TableReader:
         depends_on = (("location", self.metadata.location), *sorted(properties))
         if self._storage is None or self._stored != depends_on:
             with java_errors(f"read {self.name}"):
-                folder = self.java.locationProvider().newDataLocation("")
-                form = parquet_settings(self.metadata.properties)
-                self._storage = IcebergStorage(folder, self._jvm.read_map(self.java.io().properties()), form)
+                found = json.loads(self.opened.storage())
+                access = {name: text for name, text in found["properties"].items() if text is not None}
+                self._storage = IcebergStorage(found["folder"], access, parquet_settings(self.metadata.properties))
                 self._stored = depends_on
         return self._storage
 

@@ -85,8 +85,11 @@ class FileNumbers:
             self._present[np.fromiter(self._paths, np.int64, len(self._paths))] = True
         return self._present
 
-    def save(self, folder: Path) -> None:
-        """Append the changes since the last save to the log, durably. The previous state in `saved` stays readable."""
+    def save(self, folder: Path, *, durable: bool) -> None:
+        """Append the changes since the last save to the log. The previous state in `saved` stays readable.
+
+        With ``durable`` they survive a crash of the machine.
+        """
         lines, self._unsaved = self._unsaved, []
         if self._lines + len(lines) > 3 * len(self._paths) + self._obsolete_lines:
             self._log += 1
@@ -99,8 +102,9 @@ class FileNumbers:
             # Overwrite the lines of a save that was never committed.
             f.seek(self._bytes)
             f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
+            if durable:
+                f.flush()
+                os.fsync(f.fileno())
         self._lines += len(lines)
         self._bytes += len(data)
         self._checksum = zlib.crc32(data, self._checksum)

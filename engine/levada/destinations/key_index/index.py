@@ -13,6 +13,9 @@ a damaged or outdated file is detected.
 
 Each commit atomically replaces ``index.json``. That file lists the runs' files, and the valid length of the log of data
 files. Other files in the folder are leftovers, and are removed.
+
+A commit of a small index does not wait for the disk. After a crash of the machine its files may be damaged, which their
+checksums show, and reading the table again is cheap. Into many small tables, most of a commit was such waits.
 """
 
 from __future__ import annotations
@@ -45,12 +48,14 @@ class IndexLimits:
 
     Runs are merged in blocks of at most ``block_rows`` of each. From ``in_memory_rows`` uncommitted entries on, they
     are written to a file instead of held in memory. The log of file numbers is rewritten if it has more lines than
-    three times the number of files plus ``obsolete_lines``.
+    three times the number of files plus ``obsolete_lines``. With ``durable_rows`` entries and more, a commit waits for
+    the disk.
     """
 
     block_rows: int = 1 << 17
     in_memory_rows: int = 1 << 20
     obsolete_lines: int = 1000
+    durable_rows: int = 1 << 17
 
 
 LIMITS: Final = IndexLimits()
@@ -108,7 +113,7 @@ def index_errors(folder: Path, what: str = "the key index") -> Iterator[None]:
 class KeyIndex:
     """The key index of one table, in its own folder. Not thread-safe.
 
-    Lookups see changes immediately. `commit` makes all of them durable atomically, and `discard` undoes them.
+    Lookups see changes immediately. `commit` stores all of them atomically, and `discard` undoes them.
     """
 
     def __init__(self, folder: Path, kind: KeyKind, limits: IndexLimits = LIMITS, key: Collection[int] = ()) -> None:
@@ -206,20 +211,22 @@ class KeyIndex:
         self._files.clear()
 
     def commit(self, snapshot_id: int) -> None:
-        """Make all changes since the last commit durable, for the table's snapshot ``snapshot_id``.
+        """Make all changes since the last commit survive the process, for the table's snapshot ``snapshot_id``.
 
-        After an OSError, such as a full disk, call `discard` before the index is used again.
+        Those of an index of ``durable_rows`` and more also survive a crash of the machine. After an OSError, such as a
+        full disk, call `discard` before the index is used again.
         """
         self._flush_recent()
         self._merge(0, RATIO)
         self._runs = [r if r.name else self._write(iter([r.entries]), r.rows) for r in self._runs]
         names = {r.name for r in self._runs}
-        for name in names - self._durable:
+        durable = sum(r.rows for r in self._runs) >= self._limits.durable_rows
+        for name in names - self._durable if durable else ():
             runs.sync_run(self._folder, name)
-        self._files.save(self._folder)
+        self._files.save(self._folder, durable=durable)
         self._snapshot_id = snapshot_id
-        self._write_manifest()
-        self._durable = names
+        self._write_manifest(durable=durable)
+        self._durable = names if durable else set()
         self._remove_leftovers()
 
     def discard(self) -> None:
@@ -293,7 +300,7 @@ class KeyIndex:
         self._next_run += 1
         return runs.write_run(self._folder, name, self._kind, blocks, capacity)
 
-    def _write_manifest(self) -> None:
+    def _write_manifest(self, *, durable: bool) -> None:
         data = {
             "kind": self._kind.value,
             "key": self.key,
@@ -303,7 +310,7 @@ class KeyIndex:
             "files": self._files.saved,
             "runs": [{"name": r.name, "rows": r.rows, "capacity": r.capacity, "crc32": r.checksum} for r in self._runs],
         }
-        replace_file(self._folder / _MANIFEST, seal(json.dumps(data).encode(), _VERSION), durable=True)
+        replace_file(self._folder / _MANIFEST, seal(json.dumps(data).encode(), _VERSION), durable=durable)
 
     def _read_manifest(self, path: Path) -> None:
         data: dict[str, Any] = json.loads(unseal(path.read_bytes(), _VERSION))
@@ -316,7 +323,8 @@ class KeyIndex:
             runs.open_run(self._folder, r["name"], self._kind, r["rows"], r["capacity"], r["crc32"])
             for r in data["runs"]
         ]
-        self._durable = {r.name for r in self._runs}
+        # A process before may have left them to the system, which writes them in its own time.
+        self._durable = set()
         self._next_run = data["nextRun"]
         self._snapshot_id = data["snapshotId"]
         self.seed = bytes.fromhex(data["seed"])

@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ExecutorService;
 import java.util.function.Function;
 import java.util.function.Predicate;
 import org.apache.iceberg.AppendFiles;
@@ -25,6 +26,7 @@ import org.apache.iceberg.ManifestFile;
 import org.apache.iceberg.ManifestFiles;
 import org.apache.iceberg.ManifestReader;
 import org.apache.iceberg.ManifestWriter;
+import org.apache.iceberg.MetricsConfig;
 import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.PartitionSpecParser;
 import org.apache.iceberg.RewriteFiles;
@@ -46,6 +48,7 @@ import org.apache.iceberg.exceptions.CommitFailedException;
 import org.apache.iceberg.exceptions.CommitStateUnknownException;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.io.OutputFile;
+import org.apache.iceberg.relocated.com.google.common.util.concurrent.MoreExecutors;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonGenerator;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonParser;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.core.JsonToken;
@@ -61,8 +64,13 @@ import org.apache.iceberg.util.JsonUtil;
  * changed since, or all of the metadata. A commit is a compare-and-set on that metadata.
  */
 public class OpenTable {
+  /** The most files of a commit that needs no other threads. */
+  private static final int SMALL = 100;
+
   private final Table table;
   private final TableOperations operations;
+  /** Runs tasks in the thread that submits them. */
+  private final ExecutorService own = MoreExecutors.newDirectExecutorService();
   /** The metadata that was returned last. */
   private TableMetadata returned;
 
@@ -93,6 +101,47 @@ public class OpenTable {
   public String replace(TableMetadata base, TableMetadata changed, String location) throws IOException {
     operations.commit(base, changed);
     return changes(operations.current(), location, null, false);
+  }
+
+  /** Sets properties in one commit, and removes those whose value is null. */
+  public String setProperties(String properties, String location) throws IOException {
+    TableMetadata base = operations.current();
+    TableMetadata.Builder builder = TableMetadata.buildFrom(base);
+    return replace(base, withProperties(builder, JsonUtil.mapper().readTree(properties)).build(), location);
+  }
+
+  private static TableMetadata.Builder withProperties(TableMetadata.Builder builder, JsonNode properties) {
+    Map set = new HashMap();
+    Set removed = new HashSet();
+    for (Iterator i = properties.fields(); i.hasNext();) {
+      Map.Entry property = (Map.Entry) i.next();
+      JsonNode value = (JsonNode) property.getValue();
+      if (value.isNull()) {
+        removed.add(property.getKey());
+      } else {
+        set.put(property.getKey(), value.textValue());
+      }
+    }
+    builder = set.isEmpty() ? builder : builder.setProperties(set);
+    return removed.isEmpty() ? builder : builder.removeProperties(removed);
+  }
+
+  /** Returns the folder of new data files, and the properties of the access to the table's files. */
+  public String storage() throws IOException {
+    Map found = new HashMap();
+    found.put("folder", table.locationProvider().newDataLocation(""));
+    found.put("properties", table.io().properties());
+    return JsonUtil.mapper().writeValueAsString(found);
+  }
+
+  /** Returns the metrics mode of each column. */
+  public String metricsModes(String columns) throws IOException {
+    MetricsConfig config = MetricsConfig.forTable(table);
+    List found = new ArrayList();
+    for (Iterator i = JsonUtil.mapper().readTree(columns).elements(); i.hasNext();) {
+      found.add(config.columnMode(((JsonNode) i.next()).textValue()).toString());
+    }
+    return JsonUtil.mapper().writeValueAsString(found);
   }
 
   /** Adds and removes files in one commit. If its result is unknown, the table is read to find out. */
@@ -152,26 +201,14 @@ public class OpenTable {
       snapshot = SnapshotParser.fromJson(node.put("schema-id", schema).toString());
     }
     TableMetadata.Builder builder = TableMetadata.buildFrom(described).setBranchSnapshot(snapshot, "main");
-    Map set = new HashMap();
-    Set removed = new HashSet();
-    for (Iterator i = request.get("properties").fields(); i.hasNext();) {
-      Map.Entry property = (Map.Entry) i.next();
-      JsonNode value = (JsonNode) property.getValue();
-      if (value.isNull()) {
-        removed.add(property.getKey());
-      } else {
-        set.put(property.getKey(), value.textValue());
-      }
-    }
+    ObjectNode properties = (ObjectNode) request.get("properties");
     if (request.hasNonNull("record")) {
       // What Python does not know before the commit.
       ObjectNode record = (ObjectNode) request.get("record");
       record.put("snapshot", snapshot.snapshotId()).put("schema", schema);
-      set.put(request.get("record-in").textValue(), record.toString());
+      properties.put(request.get("record-in").textValue(), record.toString());
     }
-    builder = set.isEmpty() ? builder : builder.setProperties(set);
-    builder = removed.isEmpty() ? builder : builder.removeProperties(removed);
-    return new Changed(base, builder.build());
+    return new Changed(base, withProperties(builder, properties).build());
   }
 
   private static TableMetadata arranged(TableMetadata base, JsonNode request) {
@@ -189,6 +226,11 @@ public class OpenTable {
   private Snapshot apply(JsonNode request, Map files, String location) throws IOException {
     try {
       SnapshotUpdate update = update(request, files);
+      if (isSmall(request, files)) {
+        // Iceberg waits for its own threads in steps of 10 ms, six or seven times in a commit.
+        update.scanManifestsWith(own);
+        update.writeManifestsWith(own, 1);
+      }
       for (Iterator i = request.get("summary").fields(); i.hasNext();) {
         Map.Entry entry = (Map.Entry) i.next();
         update.set((String) entry.getKey(), ((JsonNode) entry.getValue()).textValue());
@@ -202,6 +244,20 @@ public class OpenTable {
       }
       throw e;
     }
+  }
+
+  /** Returns true if a commit writes a manifest or two, and reads none or few, as that of an ordinary batch does. */
+  private boolean isSmall(JsonNode request, Map files) {
+    String operation = request.get("operation").textValue();
+    if (!operation.equals("append") && !operation.equals("delta")) {
+      return false;
+    }
+    boolean removes = request.get("replacing").booleanValue() || request.hasNonNull("lost");
+    int count = 0;
+    for (Iterator i = files.values().iterator(); i.hasNext();) {
+      count += ((List) i.next()).size();
+    }
+    return !removes && count <= SMALL;
   }
 
   private boolean isOutdated(String location) {
