@@ -458,7 +458,7 @@ def test_a_table_that_is_released_before_its_lsn_is_known(replicated: Replicated
 
     class Slow(Verifier):
         def _read(self, *arguments: Any, **options: Any) -> Any:
-            until(lambda: not replication.supervisor._cuts._held)
+            until(lambda: not replication.supervisor._holds._held)
             return super()._read(*arguments, **options)
 
     given = {field.name: getattr(replication.verifier, field.name) for field in fields(Verifier)}
@@ -476,7 +476,7 @@ def test_a_verification_after_a_cancelled_one(replicated: Replicated, monkeypatc
     pipeline = replicated.pipeline
     assert pipeline is not None
     assert pipeline._replication is not None
-    cuts = pipeline._replication.supervisor._cuts
+    holds = pipeline._replication.supervisor._holds
     write, busy, proceed = PostgresDestination.write_events, threading.Event(), threading.Event()
 
     def slowly(self: PostgresDestination, events: EventBatch, mark: Watermark) -> Durability:
@@ -497,11 +497,11 @@ def test_a_verification_after_a_cancelled_one(replicated: Replicated, monkeypatc
     cancelled = threading.Event()
     first, second = (threading.Thread(target=verify, args=[e]) for e in (cancelled, threading.Event()))
     first.start()
-    until(lambda: len(cuts._holds) == 1)
+    until(lambda: len(holds._holds) == 1)
     cancelled.set()
     first.join(LIMIT_S)
     second.start()
-    until(lambda: len(cuts._holds) == 2)
+    until(lambda: len(holds._holds) == 2)
     proceed.set()
     second.join(LIMIT_S)
     ended, compared = outcomes

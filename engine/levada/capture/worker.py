@@ -35,7 +35,7 @@ from levada.values import Lsn, TableId
 
 _log = logging.getLogger(__name__)
 
-_UNREADABLE_IN_PROGRESS: Final = frozenset({codes.CATALOG_CHANGED, codes.SOURCE_INTERNAL_ERROR})
+_UNREADABLE_IN_PROGRESS: Final = frozenset({codes.CATALOG_CHANGED, codes.DATABASE_MOVED, codes.SOURCE_INTERNAL_ERROR})
 """The errors of a source that cannot read its catalog."""
 
 _END_S: Final = 10.0
@@ -142,7 +142,12 @@ class CaptureWorker:
                 except LevadaError as error:
                     # The server can fail to read the catalog for a transaction in progress that changes it, and does
                     # so again in each session. It says so in several ways, such as "could not map filenumber".
+                    received = self._in_progress
                     self._in_progress = isinstance(error, Transient) and error.code not in _UNREADABLE_IN_PROGRESS
+                    if received and error.code == codes.DATABASE_MOVED:
+                        # Only that of a session without such transactions shows that the database was moved.
+                        again = "none is needed: the next session receives transactions after their commits"
+                        raise Transient(codes.SOURCE_INTERNAL_ERROR, error.message, hint=again) from error
                     raise
                 else:
                     self._in_progress = True
