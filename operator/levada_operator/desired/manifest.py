@@ -54,7 +54,7 @@ def build_manifest(owner: Owner) -> dict[str, Any]:
         # The engine asks for the approval of a changed key of masks, because it alone reads that Secret.
         data[APPROVED_FILE] = owner.approves
     if (template := build_executor_template(owner)) is not None:
-        data |= {SPARK_FILE: spark_properties(owner), EXECUTOR_FILE: yaml.safe_dump(template, sort_keys=False)}
+        data |= {SPARK_FILE: spark_properties(owner), EXECUTOR_FILE: _yaml(template)}
     body = build_object(owner, "ConfigMap", "v1", manifest_name(owner.name), "manifest", {"data": data})
     body["metadata"]["annotations"] = {MANIFEST_DIGEST: manifest_digest(text.encode())}
     return body
@@ -64,7 +64,12 @@ def manifest_text(manifests: Manifests) -> str:
     """Return a Pipeline and the TableSyncs with overrides as YAML documents."""
     overriding = sorted((t for t in manifests.table_syncs if has_overrides(t)), key=lambda t: t.metadata.name)
     documents = [_written(m) for m in (manifests.pipeline, *overriding)]
-    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
+    return _yaml(*documents)
+
+
+def _yaml(*documents: object, sort_keys: bool = False) -> str:
+    # libyaml writes in a sixth of the time that Python needs, and every pass writes every manifest.
+    return yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=sort_keys, allow_unicode=True)
 
 
 def manifest_record(manifests: Manifests) -> dict[str, str]:
@@ -178,13 +183,13 @@ def restart_digest(manifests: Manifests) -> str:
     Sections that are not set are no part of it. So an operator that knows more sections restarts no driver for them.
     """
     spec = manifests.pipeline.spec
-    return digest(yaml.safe_dump(_restart_fields(spec, spec.model_dump(mode="json", by_alias=True)), sort_keys=True))
+    return digest(_yaml(_restart_fields(spec, spec.model_dump(mode="json", by_alias=True)), sort_keys=True))
 
 
 def restart_fields_digest(spec: PipelineSpec) -> str:
     """Return the digest of the fields whose changes restart the driver and copy nothing."""
     dumped = spec.model_dump(mode="json", by_alias=True)
-    return digest(yaml.safe_dump(_restart_fields(spec, dumped, (Change.RESTART,)), sort_keys=True))
+    return digest(_yaml(_restart_fields(spec, dumped, (Change.RESTART,)), sort_keys=True))
 
 
 def _restart_fields(
