@@ -165,6 +165,7 @@ def test_a_failover_slot(capture: Capture, db: Database) -> None:
     assert db.query("SELECT failover FROM pg_replication_slots WHERE slot_name = %s", capture.slot) == [(True,)]
 
 
+@pytest.mark.sampled
 def test_an_invalidated_slot(own: Database, tmp_path: Path) -> None:
     """A slot whose WAL was removed is lost, whatever the server's version says at START_REPLICATION."""
     capture = started(own, tmp_path)
@@ -228,6 +229,7 @@ def test_a_restored_server(own: Database, tmp_path: Path, written: int) -> None:
     assert capture.column("a", "id") == list(range(1, 50)), head
 
 
+@pytest.mark.sampled
 def test_another_server(own: Database, tmp_path: Path) -> None:
     """Another server behind the same address is refused, though it has a slot and a publication of these names."""
     capture = started(own, tmp_path)

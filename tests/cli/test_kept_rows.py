@@ -68,6 +68,7 @@ def test_deleted_rows_are_marked(orders: Path, db: Database) -> None:
     assert [verified(orders)[name] for name in ("equal", "kept")] == [True, 3]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lost", ["cleanup", "table"])
 def test_a_first_copy_replaces_no_kept_rows(orders: Path, db: Database, lost: str) -> None:
     """After a clean-up, or of a table that was created again. The ways of the error keep the rows, or remove them."""

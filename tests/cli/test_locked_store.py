@@ -95,6 +95,7 @@ def test_the_store_of_a_command_waits_shorter_for_a_lock_than_that_of_an_engine(
     assert command < engine / 3
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("table", ["documents", "store_migrations"])
 def test_a_start_waits_for_a_locked_store(
     manifest: Path, db: Database, monkeypatch: pytest.MonkeyPatch, table: str

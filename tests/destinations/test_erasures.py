@@ -204,6 +204,7 @@ def versions(ducklake: DuckLake) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "statement",
     [

@@ -40,6 +40,9 @@ _TWO = table_sync(), table_sync("events")
 _REPORT = progress(table_document(), table_document("events"))
 _ENDS = (Refusal(ObjectKey("Job", "shop-cleanup"), "no", namespace_terminating=True),)
 
+_MEMOS = Memos()
+"""One for all, as an operator has: most of a pass is the text of a manifest, and no status changes it."""
+
 _DRIVER = ObjectKey("StatefulSet", "shop-driver")
 _SCALED_DOWN = dict(owned(owner(suspend=True, **_MANUAL), running=False).bodies)
 _SCALED_DOWN[_DRIVER] = merge(dict(_SCALED_DOWN[_DRIVER]), {"metadata": {"annotations": {READY: "0"}}})
@@ -124,7 +127,7 @@ def _each(schema: dict[str, Any], true: dict[str, Any]) -> Iterator[dict[str, An
 
 def _acts(seen: Observed) -> tuple[Any, ...]:
     """Return what the plan does outside of the status."""
-    plan: Plan = reconcile(seen, Memos())
+    plan: Plan = reconcile(seen, _MEMOS)
     return plan.apply, plan.delete, plan.release, plan.rehearse, plan.held, bool(plan.abandoned), plan.takes_turn
 
 
@@ -137,7 +140,7 @@ def _with(seen: Observed, of_pipeline: dict[str, Any], of_table: dict[str, Any] 
 
 def _settled(seen: Observed) -> Observed:
     """Return the same with the status that the operator writes."""
-    written = {write.key: dict(write.status) for write in reconcile(seen, Memos()).statuses}
+    written = {write.key: dict(write.status) for write in reconcile(seen, _MEMOS).statuses}
     tables = tuple(replace(t, status=written.get(ObjectKey("TableSync", t.name), {})) for t in seen.table_syncs)
     status = written.get(ObjectKey("Pipeline", seen.pipeline.name), {})
     return replace(seen, pipeline=replace(seen.pipeline, status=status), table_syncs=tables)

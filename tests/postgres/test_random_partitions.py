@@ -16,7 +16,7 @@ from tests.rigs.managed_publication import manage, published
 from levada.postgres.ddl import install_ddl_trigger
 from levada.postgres.lent_identities import give_back
 
-QUICK: Final = 8
+QUICK: Final = 4
 """The seeds that make test has."""
 LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 LEAVES: Final = ("p0", "p1", "p2")

@@ -99,6 +99,7 @@ def continued(db: Database, kept: Mapping[str, Membership | None]) -> set[str]:
     return {t for t, table in ids.items() if find_gap(kept[t], state, table) is None}
 
 
+@pytest.mark.sampled
 def test_nothing_is_missing_if_nothing_was_written_meanwhile(managed: Database) -> None:
     """The transaction publishes the table again, and its new membership stands for the former one."""
     kept = made(managed, HARMLESS)

@@ -65,6 +65,7 @@ def rig(db: Database, tmp_path: Path) -> Iterator[Rig]:
     made.stop()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("announced", [True, False], ids=["trigger", "catalog"])
 def test_no_alteration_of_partitions_ends_the_capture(rig: Rig, db: Database, announced: bool) -> None:
     """Each table is equal or parked, whatever it went through. Another table of the pipeline goes on in any case."""

@@ -57,6 +57,7 @@ def test_rows_stay_without_their_partition(made: Partitioned) -> None:
     made.settle(kept)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("deletes", [Deletes.APPLY, Deletes.IGNORE])
 @pytest.mark.parametrize("made", ["postgres"], indirect=True)
 def test_rows_stay_whatever_the_bounds_are(made: Partitioned, deletes: Deletes) -> None:

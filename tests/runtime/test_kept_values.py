@@ -65,6 +65,7 @@ def test_values_whose_text_stays_are_not_copied_into_iceberg(shop: Shop) -> None
     assert shop.verify().equal
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["replicated", "in_ducklake"])
 def test_values_whose_text_stays_are_not_copied(request: pytest.FixtureRequest, kind: str) -> None:
     """Varchar to text, text and enums to another enum, wider numbers: in place, and every value is equal."""

@@ -62,6 +62,7 @@ def test_rows_of_a_time_without_a_key_park_the_table(
         shop.wait_caught_up()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "statements",
     [

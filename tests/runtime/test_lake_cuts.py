@@ -21,6 +21,7 @@ from levada.stores import Cut
 __all__ = ["rig"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [Bank, TogetherBank])
 def test_every_cut_is_consistent(db: Database, tmp_path: Path, kind: type[Bank]) -> None:
     """Under load, each scheduled cut has whole transactions only, also when tables are at different paces."""

@@ -105,6 +105,7 @@ async def _later() -> Durability:
     return Durability.DURABLE
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("method", "answer"), [("write_table_rows", lambda: None), ("write_events", _later), ("applied", lambda: 8)]
 )

@@ -83,6 +83,7 @@ def test_a_start_does_not_wait_for_a_locked_table(rig: Rig, db: Database, lock: 
     assert rig.destination.copies_of("bad") == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
 def test_a_new_table_that_is_locked_is_published_later(rig: Rig, db: Database, running: bool) -> None:
     """The status names the session that holds the lock. Other new tables do not wait, and it is copied afterwards."""
@@ -158,6 +159,7 @@ def test_nothing_has_caught_up_while_a_new_table_is_locked(rig: Rig, db: Databas
     assert rig.destination.copies_of("bad") == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("running", [False, True], ids=["at the start", "while running"])
 def test_a_copy_waits_for_a_locked_table(rig: Rig, db: Database, running: bool) -> None:
     """However often it is tried, it needs no command. The error names the session, and the other table goes on."""

@@ -373,6 +373,7 @@ class Maintenance:
         return [*before, *statement.split("; "), *self.writes()]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))])
 def test_maintenance_of_partitions(made: Partitioned, seed: int) -> None:
     """After each statement the lake has the rows of the source, and only attached partitions were read."""

@@ -113,6 +113,7 @@ WRONG_ANSWERS: tuple[tuple[str, Any], ...] = (
 """Methods of a storage with answers that are not of its type."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("method", "answer"), WRONG_ANSWERS)
 def test_an_answer_of_another_type_names_the_store(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, answer: object

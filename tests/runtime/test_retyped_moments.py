@@ -50,6 +50,7 @@ def _played(made: Replicated, statement: str) -> int:
         return copy.rows
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("statement", _IN_UTC)
 def test_moments_in_utc_are_retyped_in_place(replicated: Replicated, statement: str) -> None:
     """A constant zone in which both types have the same microseconds, and a session of that zone, cost no copy."""

@@ -67,6 +67,7 @@ def test_a_changed_filter_copies_the_table_again(rig: Published, db: Database) -
     rig.wait(lambda p: p.ready and copied(rig) == [6, 2, 12] and p.publication.error is None)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("trigger", [True, False])
 def test_an_identity_that_loses_the_column_parks_the_table(rig: Published, db: Database, *, trigger: bool) -> None:
     """Its UPDATEs work, and it is copied again with its filter once its identity has the column."""

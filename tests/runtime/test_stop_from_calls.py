@@ -78,6 +78,7 @@ class StoppingStore(MemoryStorage):
         return super().update(epoch, keys, change)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "call",
     ["startup", "write_events", "maintain", "update_cuts", "selects", "store", "shutdown"],

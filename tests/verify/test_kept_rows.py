@@ -50,6 +50,7 @@ def test_their_text_is_postgresqls(in_ducklake: InDuckLake) -> None:
     assert rows[1] == rows[2]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "value", "stored"), [("bytea", r"'\x6869'", "Text"), ("int4range", "'[1,2)'", "Text")]
 )
@@ -91,6 +92,7 @@ def test_a_key_without_a_certain_value_ends_the_copy(in_ducklake: InDuckLake) ->
         assert lake.execute("SELECT count(*) FROM lake.shop_public.t").fetchone() == (2,)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "default"), [("in_ducklake", ""), ("in_ducklake", "DEFAULT 7"), ("replicated", "")])
 def test_a_row_without_a_value_of_the_new_key_ends_the_copy(
     kind: str, default: LiteralString, request: pytest.FixtureRequest

@@ -283,6 +283,7 @@ def test_a_table_that_differs_is_not_ready_and_streams_on(replicated: Replicated
     assert replicated.replica.query(count) == [(51,)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("method", ["chunks", "rows"])
 def test_a_table_with_a_damaged_file_is_not_ready(
     replicated: Replicated, monkeypatch: pytest.MonkeyPatch, method: str

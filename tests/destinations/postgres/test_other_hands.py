@@ -341,6 +341,7 @@ def test_a_grant_names_the_role_that_lacks_it(replica: Replica, continued: str) 
     assert caught.value.hint.endswith(f'OWNER TO "{continued}"')
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("call", "step", "also"),
     [
