@@ -136,6 +136,9 @@ def test_taken_port_says_what_to_do() -> None:
             ProgressServer(lambda: None, port=port)
         assert raised.value.code == "port_taken"
         assert "--port" in raised.value.hint
+    with pytest.raises(NeedsOperator) as elsewhere:
+        ProgressServer(lambda: None, host="192.0.2.1")
+    assert "--host an address of this machine" in elsewhere.value.hint
 
 
 def test_bound_to_loopback_unless_told_otherwise() -> None:
