@@ -16,9 +16,10 @@ from tests.rigs.waiting import until
 
 from levada.capture import CaptureHost, Change, ChangeStream, Continuity, TableResolver, WalChangeCapture
 from levada.capture.message_stream import SliceLimits
-from levada.capture.streams import BatchedStream
+from levada.capture.streams import BatchedStream, BatchSource
 from levada.capture.wal import WalSource
 from levada.errors import NeedsOperator, Transient
+from levada.pgoutput.changes import ChangeBatch
 from levada.pgoutput.events import Begin, Commit, Insert
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.stream import ReplicationStream
@@ -143,6 +144,33 @@ def test_an_error_stays(db: Database, capture: WalChangeCapture) -> None:
         for _ in range(2):
             with pytest.raises(Transient):
                 next(stream)
+
+
+class Interrupted(BatchSource):
+    """A snapshot with one read, which Ctrl-C interrupts."""
+
+    finite = True
+
+    def decoded(self) -> Iterator[ChangeBatch | None]:
+        yield None
+        raise KeyboardInterrupt
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+def test_an_interrupted_read_is_no_end() -> None:
+    """Ctrl-C in a read ends the iterator inside. A reader that goes on gets an error, and no shorter table."""
+    rows = BatchedStream(Interrupted(), "the snapshot")
+    with pytest.raises(KeyboardInterrupt):
+        list(rows)
+    for _ in range(2):
+        with pytest.raises(NeedsOperator) as refused:
+            list(rows)
+        assert refused.value.code == "stream_closed"
+    assert not rows.ended
+    rows.close()
 
 
 def test_a_closed_stream_hands_out_nothing(db: Database, capture: WalChangeCapture) -> None:

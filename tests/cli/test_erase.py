@@ -16,7 +16,7 @@ from tests.rigs.command_line import on, replicated, run
 from tests.rigs.database import Database
 from tests.rigs.waiting import LIMIT_S, until
 
-from levada.cli.erase import in_requests, merged, parsed
+from levada.cli.erase import file_keys, in_requests, merged, parsed
 from levada.cli.exit_codes import Exit
 from levada.destinations.erasure import Erased
 from levada.runtime.erasures.eraser import ErasureOptions
@@ -59,6 +59,17 @@ def test_keys_of_several_forms() -> None:
         with pytest.raises(typer.BadParameter) as caught:
             parsed(text)
         assert text not in str(caught.value)
+
+
+def test_a_line_of_a_file_is_one_key(tmp_path: Path) -> None:
+    """Only a line break ends a key. A byte order mark is no part of the first one, or its person would stay."""
+    file = tmp_path / "keys.txt"
+    file.write_bytes("\ufeffann\r\n\r\nx\u2028y\x0bz\x85\nbob".encode())
+    assert file_keys(file) == ["ann", "x\u2028y\x0bz", "bob"]
+    file.write_bytes("ann".encode("utf-16"))
+    for unreadable in (file, tmp_path):
+        with pytest.raises(typer.BadParameter, match=str(unreadable)):
+            file_keys(unreadable)
 
 
 def test_many_keys_are_requested_in_parts() -> None:

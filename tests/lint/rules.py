@@ -16,6 +16,7 @@ from tests.lint.errors import code_names, error_classes, error_codes, error_hint
 from tests.lint.external import actionlint, documentation, shellcheck, zizmor
 from tests.lint.generated import jar_checksums, jar_list, type_page, vulnerability_exceptions
 from tests.lint.guarantees import guarantees
+from tests.lint.handled_messages import handled_messages
 from tests.lint.imported_names import imported_names
 from tests.lint.language import language_of_code, language_of_docs, language_of_tests
 from tests.lint.late_reads import late_reads
@@ -37,6 +38,7 @@ from tests.lint.pages import (
 from tests.lint.process_state import process_state
 from tests.lint.public_names import golden_names, names_of_examples
 from tests.lint.shared_state import frozen_values
+from tests.lint.silent_threads import silent_threads
 from tests.lint.source_calls import source_calls
 from tests.lint.tests_code import helper_imports, own_waits, private_attributes, shared_logs, short_limits
 from tests.lint.tree import Finding, Tree
@@ -62,6 +64,7 @@ RULES: Final[tuple[Rule, ...]] = (
     frozen_values,
     golden_names,
     guarantees,
+    handled_messages,
     helper_imports,
     hint_commands,
     imported_names,
@@ -87,6 +90,7 @@ RULES: Final[tuple[Rule, ...]] = (
     record_owners,
     shared_logs,
     short_limits,
+    silent_threads,
     source_calls,
     source_roots,
     state_owners,

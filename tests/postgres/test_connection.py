@@ -20,6 +20,17 @@ from levada.postgres.failures import source_error, source_errors
 from levada.postgres.slots import export_snapshot
 
 
+def test_an_empty_username_is_no_other_role(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """libpq would take the role of the environment for it. A byte order mark is no part of a name."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    connection = replace(db.connection, user=None, credentials=credentials(tmp_path, "", ""))
+    with pytest.raises(LoginFailed, match=r"key username of Secret .* is empty") as refused:
+        connection.connect()
+    assert refused.value.code == "credentials_unreadable"
+    credentials(tmp_path, "\ufeffpostgres\r\n", "")
+    connection.connect().close()
+
+
 def credentials(folder: Path, username: str, password: str) -> Path:
     """A folder as a mounted Secret looks."""
     folder.mkdir(exist_ok=True)

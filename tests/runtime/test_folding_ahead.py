@@ -187,3 +187,28 @@ def test_a_table_that_is_left_out(lake: Lake, db: Database) -> None:
     lake.rig.wait(lambda p: [t.table.name for t in p.tables] == ["b"])
     db.execute("INSERT INTO b VALUES (2, 'last')")
     until(lambda: lake.files("a") == before)
+
+
+def test_a_destination_that_folds_nothing_ahead_gets_large_transactions(rig: Rig, db: Database) -> None:
+    """Their files are staged while they are open too. Neither a COMMIT nor a ROLLBACK ends the engine."""
+    with db.connect() as c:
+        c.execute(f"ALTER DATABASE {db.name} SET logical_decoding_work_mem = '64kB'")  # type: ignore[arg-type]  # a name
+        send_immediately(c)
+    rig.change(
+        selects=Only("orders"),
+        staging=replace(rig.config.staging, limits=FileLimits(row_group_bytes=1 << 14, early_rows=200)),
+        limits=Limits(slices=SliceLimits(messages=40), in_progress=InProgressLimits(chunk_messages=10)),
+    )
+    rig.start()
+    rig.wait_caught_up()
+    staged = Path(rig.config.staging.uri.removeprefix("file://"))
+    files = len(list(staged.rglob("*.parquet")))
+    for end in ("ROLLBACK", "COMMIT"):
+        with db.connect() as c:
+            c.execute("BEGIN")
+            c.execute("INSERT INTO orders SELECT i, repeat(md5(i::text), 20) FROM generate_series(11, 910) i")
+            until(lambda: len(list(staged.rglob("*.parquet"))) > files)
+            c.execute(end)
+        rig.wait_caught_up()
+        until(lambda: len(list(staged.rglob("*.parquet"))) == files)
+    assert rig.destination.applied_rows == {"orders": 900}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import shutil
 import socket
 import struct
 import threading
@@ -136,6 +137,9 @@ def test_taken_port_says_what_to_do() -> None:
             ProgressServer(lambda: None, port=port)
         assert raised.value.code == "port_taken"
         assert "--port" in raised.value.hint
+    with pytest.raises(NeedsOperator) as elsewhere:
+        ProgressServer(lambda: None, host="192.0.2.1")
+    assert "--host an address of this machine" in elsewhere.value.hint
 
 
 def test_bound_to_loopback_unless_told_otherwise() -> None:
@@ -480,6 +484,18 @@ def test_no_proxy_is_asked_for_an_engine(tmp_path: Path, monkeypatch: pytest.Mon
         found = running_progress(tmp_path)
     assert found is not None
     assert found.pipeline == running().pipeline
+
+
+def test_an_engine_is_found_after_its_folder_was_removed(tmp_path: Path) -> None:
+    """The address is written again, so that commands do not take the engine for one of another machine."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    with ProgressServer(running) as server, published_address(folder, server.address):
+        shutil.rmtree(folder)
+        found = until(lambda: running_progress(folder))
+    assert found is not None
+    assert found.pipeline == running().pipeline
+    assert running_progress(folder) is None
 
 
 def test_cuts_are_listed_requested_and_dropped() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from tests.rigs.waiting import until
 from tests.runtime.foreign_package import install_package
 
 from levada.errors import NeedsOperator, Transient
+from levada.status import ErrorProgress
 from levada.stores import CachedStore, MemoryStorage, Storage
 from levada.stores.codecs import OWNER
 from levada.stores.storage import Change, Document, DocumentKind, Key, Versions
+from levada.values import QualifiedTable
 
 __all__ = ["manifest"]
 
@@ -60,6 +64,16 @@ class Own(Storage):
         if self.away.get(method, 0):
             self.away[method] -= 1
             raise Transient("own_away", f"{method} does not answer")
+
+
+class Repeating(Own):
+    """It repeats its calls itself, and says so."""
+
+    retries = True
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise it: no Exception."""
 
 
 class Volatile(Own):
@@ -113,32 +127,38 @@ WRONG_ANSWERS: tuple[tuple[str, Any], ...] = (
 """Methods of a storage with answers that are not of its type."""
 
 
-@pytest.mark.sampled
+@pytest.mark.parametrize("kind", [Own, Repeating])
 @pytest.mark.parametrize(("method", "answer"), WRONG_ANSWERS)
 def test_an_answer_of_another_type_names_the_store(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, answer: object
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, method: str, answer: object, kind: type[Own]
 ) -> None:
-    """The start is refused with the class and the answer in the message. A corrected store starts."""
-    own = Own()
+    """The start is refused with the class and the answer in the message, and has ended. A corrected store starts."""
+    own = kind()
     rig.store = lambda: CachedStore("shop", own)
     rig.change(selects=Only("orders"))
     with monkeypatch.context() as wrong:
         wrong.setattr(Own, method, lambda *_: answer)
         with pytest.raises(NeedsOperator) as refused:
             rig.start()
+        rig.stop()
     assert refused.value.code == "store_failed"
-    assert f"Own returned a {type(answer).__name__} that levada.stores.Storage does not allow" in refused.value.message
+    assert (
+        f"{kind.__name__} returned a {type(answer).__name__} that levada.stores.Storage does not allow"
+        in refused.value.message
+    )
     rig.start()
     rig.wait_caught_up()
 
 
-def test_an_exception_of_a_store_names_the_store(rig: Rig) -> None:
+@pytest.mark.parametrize("kind", [Own, Repeating])
+@pytest.mark.parametrize("error", [OSError("no space left"), Panic("no space left")], ids=["exception", "panic"])
+def test_an_exception_of_a_store_names_the_store(rig: Rig, kind: type[Own], error: BaseException) -> None:
     """It ends the pipeline with the class in the message. The hint is about the store, and names no table."""
 
-    class Broken(Own):
+    class Broken(kind):  # type: ignore[valid-type,misc]
         def answer(self, method: str) -> None:
             if method in self.away:
-                raise OSError("no space left")
+                raise error
 
     own = Broken()
     rig.store = lambda: CachedStore("shop", own)
@@ -151,10 +171,82 @@ def test_an_exception_of_a_store_names_the_store(rig: Rig) -> None:
     shown = until(lambda: running.progress().error)
     assert shown is not None
     assert shown.code == "store_failed"
-    assert "Broken raised OSError: no space left" in shown.reason
+    assert f"Broken raised {type(error).__name__}: no space left" in shown.reason
     assert "levada.Transient" in shown.solution
     assert "TABLE" not in shown.solution
     own.away = {}
+
+
+@pytest.mark.parametrize("method", ["next_epoch", "scan", "update"])
+def test_a_start_that_a_panic_ends_has_ended(rig: Rig, method: str) -> None:
+    """The start raises it as it is, and neither a stop nor a wait hangs. The next start succeeds."""
+
+    class Broken(Own):
+        def answer(self, called: str) -> None:
+            if called in self.away:
+                raise Panic(called)
+
+    own = Broken()
+    rig.store = lambda: CachedStore("shop", own)
+    rig.change(selects=Only("orders"))
+    own.away = {method: 1}
+    with pytest.raises(Panic):
+        rig.start()
+    failed = rig.running
+    assert failed is not None
+    assert failed.stop()
+    with pytest.raises(NeedsOperator):
+        failed.wait()
+    own.away = {}
+    rig.start()
+    rig.wait_caught_up()
+
+
+def test_the_thread_of_the_position_does_not_end_without_a_word(rig: Rig, db: Database) -> None:
+    """An exit that a store raises there ends the pipeline, and is shown. Python ends such a thread in silence."""
+
+    class Broken(Own):
+        def answer(self, method: str) -> None:
+            if self.away and threading.current_thread().name == "levada-position":
+                raise SystemExit(3)
+
+    own = Broken()
+    rig.store = lambda: CachedStore("shop", own)
+    rig.change(selects=Only("orders"))
+    rig.start()
+    rig.wait_caught_up()
+    running = rig.running
+    assert running is not None
+    own.away = {"any": 1}
+    ids = count(11)
+
+    def error() -> ErrorProgress | None:
+        # The thread of capture raises the error when it has staged the next change.
+        with db.connect() as connection:
+            connection.execute("INSERT INTO orders VALUES (%s)", [next(ids)])
+        return running.progress().error
+
+    ended = until(error)
+    assert ended is not None
+    assert ended.code == "store_failed"
+    own.away = {}
+
+
+def test_a_selection_that_exits_does_not_end_the_discovery(rig: Rig, db: Database) -> None:
+    """The next discovery finds the new table."""
+    exits = threading.Event()
+
+    def selects(table: QualifiedTable) -> bool:
+        if table.name == "more" and not exits.is_set():
+            exits.set()
+            raise SystemExit(3)
+        return table.name in ("orders", "more")
+
+    rig.change(selects=selects, discovery_s=0.1)
+    rig.start()
+    rig.wait_caught_up()
+    db.execute("CREATE TABLE more (id int PRIMARY KEY)")
+    rig.wait(lambda p: any(t.table.name == "more" for t in p.tables))
 
 
 def test_a_clean_up_waits_for_the_store() -> None:

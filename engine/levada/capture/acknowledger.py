@@ -46,7 +46,7 @@ class Acknowledger:
         self._clock = clock
         self._next_idle = self._next_staged = self._persisting_since = clock()
         self._persister: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._stream: MessageStream | None = None
         self._staged = Lsn(0)
@@ -138,12 +138,12 @@ class Acknowledger:
             self._persister.start()
 
     def _persist(self, lsn: Lsn, persist: Callable[[], object]) -> None:  # runs in the persister thread
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             persist()
         except Transient as error:
             _log.warning("acknowledging %s although the store could not persist it: %s", lsn, error.message)
-        except Exception as error:
+        except BaseException as error:
             # A custom store may raise any exception. Capture's thread raises it.
             failure = error
         with self._lock:

@@ -173,6 +173,11 @@ class BatchedStream(ChangeStream):
         except Exception as error:
             self._error = error
             raise
+        except BaseException as error:
+            # Such as Ctrl-C. It has ended the iterator, and the next read would take that for the stream's end.
+            why = f"{self._what} was interrupted by {type(error).__name__} before its end was read"
+            self._error = NeedsOperator("stream_closed", why, hint="open another stream, or take a new snapshot")
+            raise
 
     def _read_otherwise(self, view: str) -> NeedsOperator:
         return NeedsOperator(

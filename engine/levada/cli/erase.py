@@ -17,7 +17,7 @@ from levada.cli.local_engine import local_engine
 from levada.cli.output import Output, console, error_console, working, write_json
 from levada.cli.signals import StopSignals
 from levada.errors import NeedsOperator
-from levada.printable import counted
+from levada.printable import counted, unreadable_reason
 from levada.runtime.host.engine_api import ERASURES, EngineWork
 from levada.runtime.host.table_requests import verifiable_tables
 from levada.spec import Manifests
@@ -53,7 +53,7 @@ def erase(command: EraseCommand, output: Output) -> Exit:
     """
     keys = [parsed(text) for text in command.keys]
     if command.file is not None:
-        keys += [parsed(line) for line in command.file.read_text("utf-8").splitlines() if line.strip()]
+        keys += file_keys(command.file)
     if not keys:
         raise typer.BadParameter("give at least one key, or --file", param_hint="KEY")
     manifests, secrets, work_dir = command.manifests, command.secrets, command.work_dir
@@ -73,6 +73,17 @@ def erase(command: EraseCommand, output: Output) -> Exit:
             if not typer.confirm("Erase them? This cannot be undone.", err=True):
                 raise typer.Abort
         return _show(_run(client, {**request, "dryRun": False}, keys, signals), output)
+
+
+def file_keys(file: Path) -> list[Key]:
+    """Return the keys of a file, which has one in each line."""
+    try:
+        # A file of a spreadsheet may begin with a byte order mark.
+        text = file.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file}: {unreadable_reason(error)}", param_hint="--file") from None
+    # Not by splitlines, which also ends a line at characters that a key may have.
+    return [parsed(line) for line in text.split("\n") if line.strip()]
 
 
 def parsed(text: str) -> Key:

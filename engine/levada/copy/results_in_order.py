@@ -143,7 +143,7 @@ class OrderedResults(Generic[T]):
                 done=self._done,
                 ended=self._stalled,
             )
-        except Exception as error:
+        except BaseException as error:
             if not self._stop.is_set():
                 _log.warning("%s: the tasks were given up: %s", self._description, error)
         finally:

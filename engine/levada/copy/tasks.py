@@ -143,12 +143,13 @@ def attempt(task: bytes) -> bytes:
     """
     try:
         return _dumps(pickle.loads(task)())
-    except Exception as error:
+    except BaseException as error:
+        # An exit, a cancellation or a panic of a library in Rust must not end a thread of this process without a word.
         where = traceback.format_exc()
         try:
             pickled = _dumps(_Failed(error, where))
             pickle.loads(pickled)
-        except Exception:
+        except BaseException:
             return _dumps(_Failed(RuntimeError(f"{type(error).__name__}: {error}"), where))
         return pickled
 
@@ -163,7 +164,7 @@ def _dumps(value: object) -> bytes:
 class _Failed:
     """An error that a task returns as its result."""
 
-    error: Exception
+    error: BaseException
     where: str
 
 
@@ -229,7 +230,7 @@ class _Run(Generic[T]):
         self._final = final
         self._ended = ended
         self._stop = threading.Event()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._lock = threading.Lock()
 
     def run(self, queue: TaskQueue[T], parallel: int) -> None:
@@ -265,7 +266,7 @@ class _Run(Generic[T]):
                 while submit is not None and (taken := queue.take(self._stop)) is not None:
                     index, task = taken
                     self._done(index, self._attempts(submit, _dumps(task)))
-        except Exception as error:
+        except BaseException as error:
             with self._lock:
                 self._error = self._error or error
             self._stop.set()

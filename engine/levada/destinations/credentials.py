@@ -22,7 +22,7 @@ def read_credentials(folder: Path) -> dict[str, str]:
 
 def _read_key(path: Path) -> str:
     try:
-        return path.read_text("utf-8").rstrip("\r\n")
+        return path.read_text("utf-8-sig").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         secret = path.parent.name
         hint = f"give Secret {secret} the key {path.name} as UTF-8 text, readable by this process"

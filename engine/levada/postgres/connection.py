@@ -311,14 +311,23 @@ class PostgresConnection:
     def _secret(self, name: str) -> str:
         assert self.credentials is not None
         try:
-            return (self.credentials / name).read_text("utf-8").rstrip("\r\n")
+            # A file of an editor for Windows may begin with a byte order mark.
+            text = (self.credentials / name).read_text("utf-8-sig").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise LoginFailed(
-                "credentials_unreadable",
-                f"key {name} of Secret {self.credentials.name} for {self.where} is unreadable:"
-                f" {unreadable_reason(error)}",
-                hint=f"give Secret {self.credentials.name} the keys username and password, as UTF-8 text",
-            ) from None
+            raise self._unreadable(name, f"is unreadable: {unreadable_reason(error)}") from None
+        if not text and name == "username":
+            # libpq would log in as another role: that of PGUSER, or of the user of this process.
+            raise self._unreadable(name, "is empty")
+        return text
+
+    def _unreadable(self, name: str, how: str) -> LoginFailed:
+        assert self.credentials is not None
+        secret = self.credentials.name
+        return LoginFailed(
+            "credentials_unreadable",
+            f"key {name} of Secret {secret} for {self.where} {how}",
+            hint=f"give Secret {secret} the keys username and password, as UTF-8 text",
+        )
 
 
 def clamp_application_name(name: str, suffix: str) -> str:

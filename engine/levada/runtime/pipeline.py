@@ -302,12 +302,14 @@ class Pipeline(PipelineRequests):
         self._state = PipelineState.FAILED
         self._error = as_levada_error(error)
         self._progress = replace(self._progress, state=self._state, error=fatal_progress(self._error))
-        if self._before is not None:
-            roll_back_start(self.config, self._store, self._before, error)
-        if self._claim is not None and not isinstance(error, StaleEpoch):
-            self._claim.undo(self.config)
-        self._close()
-        self._ended.set()
+        try:
+            if self._before is not None:
+                roll_back_start(self.config, self._store, self._before, error)
+            if self._claim is not None and not isinstance(error, StaleEpoch):
+                self._claim.undo(self.config)
+        finally:
+            self._close()
+            self._ended.set()
 
     def _prepare(self, tasks: TaskRunner, staging: Staging, lost: SlotLost | None) -> Replication:
         """Return a replication that is not started. ``lost`` is the error that ended the one before."""
@@ -433,7 +435,7 @@ class Pipeline(PipelineRequests):
             except LevadaError as error:
                 # Expected after a signal to the process group, which also ends Spark's JVM.
                 _log.warning("closing failed: %s", error)
-            except Exception:
+            except BaseException:
                 _log.exception("closing failed")
 
     def _publish(self, supervisor: Supervisor) -> None:

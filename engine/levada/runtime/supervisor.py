@@ -119,7 +119,7 @@ class Supervisor:
                 _paced(self._progress, lambda _: self._publish(self))
         except LevadaError as error:
             self.registry.fail(error)
-        except Exception as error:
+        except BaseException as error:
             _log.exception("the supervisor failed")
             self.registry.fail(as_levada_error(error))
         finally:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from levada.errors import LevadaError, NeedsOperator
 from levada.owners import not_the_owner
 from levada.schema import ReplicatedTableSchema
+from levada.stores.checked import CheckedStorage
 from levada.stores.codecs import (
     ACTION,
     CONTROLS,
@@ -68,6 +69,7 @@ class CachedStore(PipelineStore):
     def __init__(self, pipeline: str, storage: Storage) -> None:
         self.pipeline = pipeline
         self._storage = storage if storage.retries else RetryingStorage(storage)
+        self._checked = CheckedStorage(self._storage, type(storage))
         self.volatile = storage.volatile
         self._turn = threading.RLock()
         self._batch = WriteBatch()
@@ -123,14 +125,14 @@ class CachedStore(PipelineStore):
     def _up_to_date(self) -> Storage:
         """The storage, after the writes of `together` so far."""
         self._flush()
-        return self._storage
+        return self._checked
 
     def _flush(self) -> None:
         batch, self._batch = self._batch, WriteBatch()
         if batch.keys:
-            self._storage.update(self._epoch, batch.keys, batch.change)
+            self._checked.update(self._epoch, batch.keys, batch.change)
         elif batch:
-            self._storage.require_epoch(self._epoch)
+            self._checked.require_epoch(self._epoch)
 
     def _write(self, keys: Collection[Key[Any]], change: Change) -> None:
         """Replace documents of which the caller does not need the result."""

@@ -136,7 +136,7 @@ class CopyGroup:
                 read=read,
                 wait_s=_WAIT_S,
             )
-        except Exception as error:
+        except BaseException as error:
             # By itself it sees its present state, or says what is wrong with it. The wait for its turn is no attempt.
             later = isinstance(error, Transient) and error.code in _LATER
             return Postponed(alone=True) if later else error

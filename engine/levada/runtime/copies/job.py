@@ -90,7 +90,7 @@ class CopyJob:
             try:
                 self._load()
                 copied = copier.run(table, name, read_plan(order), self._cancelled, self._started, ranges.since)
-            except Exception as error:
+            except BaseException as error:
                 if isinstance(error, LevadaError) and error.code == codes.COPY_RANGES_FINISHED:
                     _log.info("%s", error.message)
                     answers.end(Answer(progress=self._progress(), ranges_finished=True), name)

@@ -6,6 +6,7 @@ import fcntl
 import json
 import logging
 import os
+import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from urllib.error import HTTPError
 from levada.direct_http import open_directly
 from levada.errors import NeedsOperator
 from levada.private import private_folder, replace_file
+from levada.runtime.watching import repeated
 from levada.status import Progress, read_progress
 
 _log = logging.getLogger(__name__)
@@ -25,6 +27,8 @@ _log = logging.getLogger(__name__)
 _FILE: Final = "engine.json"
 _LOCK: Final = "engine.lock"
 _TIMEOUT_S: Final = 5.0
+_RESTORED_S: Final = 2.0
+"""Seconds between two looks for the address, which a removal of the folder takes along."""
 
 
 def default_work_dir(parent: Path, pipeline: str) -> Path:
@@ -90,15 +94,26 @@ def engine_elsewhere(slot: str, command: str) -> NeedsOperator:
 def published_address(work_dir: Path, address: str) -> Iterator[None]:
     """Keep the address of this process's port in the work folder during the block.
 
-    Raise NeedsOperator ``work_dir_unusable`` if the folder cannot be written.
+    It is written again if another hand removes it, or the folder. Raise NeedsOperator ``work_dir_unusable`` if the
+    folder cannot be written.
     """
     file = work_dir / _FILE
+    content = json.dumps({"pid": os.getpid(), "address": address}).encode()
+
+    def restore(_: threading.Event) -> bool:
+        with suppress(OSError):  # a folder that cannot be written now may be later
+            if not file.exists():
+                private_folder(work_dir)
+                replace_file(file, content)
+        return True
+
     try:
-        replace_file(file, json.dumps({"pid": os.getpid(), "address": address}).encode())
+        replace_file(file, content)
     except OSError as error:
         raise work_dir_unusable(work_dir, f"written: {error.strerror}") from None
     try:
-        yield
+        with repeated(restore, _RESTORED_S, "levada-address"):
+            yield
     finally:
         if _read(work_dir).get("pid") == os.getpid():
             file.unlink(missing_ok=True)

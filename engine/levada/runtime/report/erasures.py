@@ -132,7 +132,7 @@ class ErasuresApi:
         except LevadaError as error:
             hint = error.hint.replace("MANIFEST TABLE", f"MANIFEST {erasing.table.argument}")
             outcome = _failed(error.code, error.message, hint)
-        except Exception as error:
+        except BaseException as error:
             # No traceback, because the message of an unexpected error may have a value.
             _log.error("the erasure of keys of %s failed: %s", erasing.table, type(error).__name__)
             outcome = _failed("internal_error", f"unexpected {type(error).__name__}", "see the log of the engine")

@@ -103,7 +103,8 @@ class ProgressServer:
             raise NeedsOperator(
                 "port_taken",
                 f"cannot listen on {host}:{port}: {e.strerror}",
-                hint="choose another port with --port PORT, or any free port with --port 0",
+                hint="choose another port with --port PORT or any free one with --port 0, and for --host an address of"
+                " this machine",
             ) from None
         self._threads = (
             threading.Thread(target=self._server.serve_forever, args=(0.1,), name="levada-http", daemon=True),

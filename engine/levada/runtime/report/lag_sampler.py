@@ -82,7 +82,7 @@ class LagSampler:
                 if error.code == codes.SLOT_FOREIGN:
                     self._keep(None)
                 _log.warning("sampling the lag of the slot failed: %s", error.message)
-            except Exception:
+            except BaseException:
                 _log.warning("sampling the lag of the slot failed", exc_info=True)
             if self._stop.wait(self._every_s):
                 return

@@ -139,7 +139,7 @@ class Verifications:
             return {**error.report.to_json(), "repairError": _described(table, error.code, error.message, error.hint)}
         except LevadaError as error:
             return _failed(table, error.code, error.message, error.hint)
-        except Exception as error:
+        except BaseException as error:
             _log.exception("the verification of %s failed", table)
             return _failed(table, "internal_error", f"unexpected {type(error).__name__}", "see the log of the engine")
         if not report.equal:

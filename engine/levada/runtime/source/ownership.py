@@ -70,7 +70,7 @@ class Claim:
             # Raises if another process has taken over the pipeline. The claim is then in use by that process.
             self.store.require_epoch()
             release(config, self.store, self.staging, self.owner, forget=True)
-        except LevadaError as error:
+        except Exception as error:
             _log.warning("the failed start could not release its claim: %s", error)
 
 

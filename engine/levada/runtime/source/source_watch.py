@@ -94,7 +94,7 @@ class SourceWatch:
                             return
             except LevadaError as error:
                 _log.info("the watch over the source failed: %s", error.message)
-            except Exception:
+            except BaseException:
                 _log.warning("the watch over the source failed", exc_info=True)
             if self._stop.wait(_RETRY_S):
                 return

@@ -80,7 +80,7 @@ def roll_back_start(config: PipelineConfig, store: PipelineStore, before: Source
     try:
         with SESSIONS.session(config.source, "start") as connection:
             _roll_back(connection, config, before)
-    except LevadaError as failure:
+    except Exception as failure:
         _log.warning(
             "cannot drop slot %s and publication %s of the failed start, the next start uses them: %s",
             config.slot.name,

@@ -54,17 +54,18 @@ class AheadStage(Stage):
         self._begun: dict[str, _Begun] = {}
         """By the paths of the files."""
         self._closed = False
-        if parts.destination.capabilities.folds_ahead:
-            parts.inbox.on(FileStagedEarly, self._staged)
-            parts.inbox.on(EarlyFilesRemoved, self._removed)
-            parts.inbox.on(SegmentStaged, self._committed)
-            parts.inbox.on(FileFolded, lambda report: self._tidy({report.table}))
-            parts.inbox.on(ApplyEnded, lambda report: self._tidy(set(report.tables)))
+        self._folds = parts.destination.capabilities.folds_ahead
+        # Also for a destination that folds nothing ahead, because capture reports the files of each pipeline.
+        parts.inbox.on(FileStagedEarly, self._staged)
+        parts.inbox.on(EarlyFilesRemoved, self._removed)
+        parts.inbox.on(SegmentStaged, self._committed)
+        parts.inbox.on(FileFolded, lambda report: self._tidy({report.table}))
+        parts.inbox.on(ApplyEnded, lambda report: self._tidy(set(report.tables)))
 
     def _staged(self, report: FileStagedEarly) -> None:
         """Begin with a file of a table that will get it in its next batch."""
         record = self._registry.tables.get(report.file.table)
-        if self._closed or record is None or record.phase.name not in STREAMING or record.suspended:
+        if not self._folds or self._closed or record is None or record.phase.name not in STREAMING or record.suspended:
             return
         if self._registry.backlog.moves(record.id) or self._registry.backlog.holds(record.id, shadow=True):
             return
@@ -81,7 +82,7 @@ class AheadStage(Stage):
             # Without the hint of the error: a file that was rolled back meanwhile is missing, and nothing is wrong.
             why = error.message if isinstance(error, LevadaError) else error
             _log.info("%s: a file is folded after the COMMIT, if there is one, and not before: %s", schema.name, why)
-        except Exception:
+        except BaseException:
             _log.exception("%s: a file could not be folded before the COMMIT", schema.name)
 
     def _removed(self, report: EarlyFilesRemoved) -> None:
@@ -120,7 +121,7 @@ class AheadStage(Stage):
     def _forget(self, table: TableId, paths: Sequence[str]) -> None:  # in a pool, as an object store may be slow
         try:
             perform(self._destination.forget_ahead, table, paths)
-        except Exception:
+        except BaseException:
             _log.exception("data files from before a COMMIT are left at the destination")
 
     def close(self) -> None:

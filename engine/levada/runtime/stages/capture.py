@@ -100,7 +100,7 @@ class CaptureThread:
                 self._worker.run(self._stop)
                 self._error = None
                 return
-            except Exception as error:
+            except BaseException as error:
                 known = as_levada_error(error)
                 # A stream that was open is no success yet. While staging has no room, the source would read the same
                 # WAL again twice a second.

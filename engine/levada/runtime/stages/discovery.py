@@ -112,7 +112,7 @@ class Discovery(Stage):
             found = bool(read_gaps(config, self._store)) or has_identified(config, self._store)
             found = found or comments_now(config) != config.mask_comments
             self._check_fails = False
-        except Exception as error:
+        except BaseException as error:
             if not self._check_fails:
                 _log.warning("the check of the publication for gaps failed: %s", error)
             found, self._check_fails = False, True
@@ -124,7 +124,7 @@ class Discovery(Stage):
     def _run(self, config: PipelineConfig) -> None:  # in a pool
         try:
             self._inbox.put(Discovered(config, self._discover(config)))
-        except Exception as error:
+        except BaseException as error:
             known = as_levada_error(error)
             _log.warning("the discovery of tables failed: %s", known)
             # An error of the source's connection is shown with the stream.

@@ -125,7 +125,7 @@ class StoragePoller(Stage):
                 self._refused = frozenset(unmarked)
                 snapshot = self._with_streamed(connection, read_storage(connection, tables, examined))
                 self._inbox.put(StorageRead(snapshot, marked, unmarked))
-        except Exception as error:
+        except BaseException as error:
             _log.warning("the check for rewritten tables failed: %s", error)
             self._inbox.put(StorageRead(None))
 

@@ -68,7 +68,7 @@ class ContinuousVerifier:
         try:
             compared = self._compare(table, load, cancelled)
             differences = self._repair(table, compared, load, cancelled) if compared.differs else 0
-        except Exception as failure:
+        except BaseException as failure:
             error, now = as_levada_error(failure), datetime.now(UTC)
             # A table that was changed, or is verified by a command, is tried again after the usual rest.
             usual = cancelled.is_set() or error.code in AGAIN

@@ -96,7 +96,7 @@ class VerificationScheduler:
                 report = self._verifier.run_in_turn(
                     table.table, VerifyOptions(repair=True, patience_s=patience_s), cancelled
                 )
-            except Exception as failure:
+            except BaseException as failure:
                 if not cancelled.is_set():
                     self._not_compared(table, as_levada_error(failure))
                 return True
@@ -145,7 +145,7 @@ class VerificationScheduler:
         options = VerifyOptions(sample=1.0 if due.requested else config.verify_of(name).sample, patience_s=patience_s)
         try:
             report = self._verifier.run_in_turn(name, options, cancelled)
-        except Exception as failure:
+        except BaseException as failure:
             error = as_levada_error(failure)
             if not cancelled.is_set():
                 known = isinstance(failure, LevadaError)
