@@ -6,7 +6,7 @@ There is no admission webhook. The condition Accepted reports the result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,6 +65,8 @@ _FIXED: Final = re.compile(
 """The API server's words for fields that no apply changes."""
 _MADE_AGAIN: Final = ("RoleBinding", "Service", "StatefulSet")
 """Kinds without content of their own. Of the ConfigMaps only the manifest is one."""
+_MAX_REFUSED: Final = 5
+"""So many refused objects are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Acceptance:
     waits: bool = False
     rejection: Rejection | None = None
     """The change that was rolled back, while its fields are left out of ``manifests``."""
+    applied: bool = False
+    """True if the driver's objects are those of the written spec, although another object of it is refused."""
 
 
 def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] | None = None) -> Acceptance:
@@ -178,11 +182,17 @@ def while_paused(acceptance: Acceptance) -> Acceptance:
 
 
 def with_refusals(
-    acceptance: Acceptance, refusals: Sequence[Refusal], namespace: str, *, runs: bool = True
+    acceptance: Acceptance,
+    refusals: Sequence[Refusal],
+    namespace: str,
+    unapplied: Container[str],
+    *,
+    runs: bool = True,
 ) -> Acceptance:
     """Return the acceptance while the API server refuses the spec's objects: the last accepted manifest runs on.
 
-    ``runs`` is False if there is no driver yet. A refused object of the first spec may follow its manifest.
+    ``unapplied`` are the kinds of the driver's objects that a refusal keeps from the written spec. A refused object may
+    follow the manifest, which the driver reads by then. ``runs`` is False if there is no driver yet.
     """
     if not refusals or acceptance.manifests is None:
         return acceptance
@@ -191,9 +201,21 @@ def with_refusals(
         # Nothing that is refused is needed to stop the driver.
         spec = last.pipeline.spec.model_copy(update={"suspend": True})
         last = Manifests(last.pipeline.model_copy(update={"spec": spec}), last.table_syncs)
-    message = refusal_text(refusals[0], namespace) + _kept_text(last.pipeline if last is not None and runs else None)
+    others = [" ".join(refusal.key) for refusal in refusals[1:_MAX_REFUSED]]
+    more = f" and {len(refusals) - _MAX_REFUSED} more" if len(refusals) > _MAX_REFUSED else ""
+    also = f"; also refused: {', '.join(others)}{more}" if others else ""
+    message = refusal_text(refusals[0], namespace) + also
+    applied = last is not None and runs and "ConfigMap" not in unapplied
+    if not applied:
+        message += _kept_text(last.pipeline if last is not None and runs else None)
+    elif "StatefulSet" in unapplied:
+        message += "; the manifest is applied, but the driver's StatefulSet stays as it is"
+    else:
+        message += "; the rest of the spec is applied"
     condition = Condition("Accepted", False, "RefusedByCluster", message)
-    return replace(acceptance, manifests=last or acceptance.manifests, condition=condition, changes={})
+    runs_now = acceptance.manifests if applied else last or acceptance.manifests
+    applied = applied and "StatefulSet" not in unapplied
+    return replace(acceptance, manifests=runs_now, condition=condition, changes={}, applied=applied)
 
 
 def refusal_text(refusal: Refusal, namespace: str) -> str:
