@@ -145,15 +145,19 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
         if not approved:
             manifests = without_resyncs(before, manifests, request.held)
             manifests = with_unsure_suspended(manifests, before, request, runs=_runs(observed))
-    if is_too_large(manifest_text(manifests)):
-        message = (
-            f"the manifest with its TableSyncs has more than {MAX_BYTES} bytes or {MAX_VALUES} values; shorten the"
-            " TableSyncs"
-        )
-        condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
-    changes = {} if before is None else all_changes(before, manifests)
     started = before is not None or bool(lost)
+    if is_too_large(manifest_text(manifests)):
+        # Without the TableSyncs, the tables would be copied without their masks, for example.
+        return Acceptance(before, _too_large(pipeline, before), table_conditions, {}, started, before)
+    changes = {} if before is None else all_changes(before, manifests)
     return Acceptance(manifests, condition, table_conditions, changes, started, before, request, waits=not approved)
+
+
+def _too_large(pipeline: PipelineManifest, before: Manifests | None) -> Condition:
+    shorten = "spec of the Pipeline" if is_too_large(manifest_text(Manifests(pipeline))) else "TableSyncs"
+    message = f"the manifest with its TableSyncs has more than {MAX_BYTES} bytes or {MAX_VALUES} values"
+    kept = _kept_text(None if before is None else before.pipeline)
+    return Condition("Accepted", False, "TooLarge", f"{message}; shorten the {shorten}{kept}")
 
 
 def _runs(observed: Observed) -> bool:
