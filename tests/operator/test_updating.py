@@ -237,3 +237,16 @@ def test_refusal_says_what_runs(kind: str, name: str, text: str) -> None:
     told = conditions(reconcile(seen))
     assert told["Accepted"]["message"].endswith(text)
     assert told["Ready"]["observedGeneration"] == 1
+
+
+def test_change_is_an_event_although_a_table_sync_is_refused() -> None:
+    """The change takes effect, so it is reported. One that is held back is not."""
+    body = stored(running(), spec={"freshnessSeconds": 30})
+    report = progress(table_document("a"))
+    for key, reported in (
+        (ObjectKey("TableSync", "shop-public-a"), True),
+        (ObjectKey("ConfigMap", MANIFEST.name), False),
+    ):
+        refused = (Refusal(key, "a policy allows none of these"),)
+        events = [e.reason for e in reconcile(running(body=body, report=report, refusals=refused)).events]
+        assert ("SpecChanged" in events) is reported
