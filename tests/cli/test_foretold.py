@@ -99,6 +99,23 @@ def test_names_that_match_nothing(manifest: Path, db: Database) -> None:
     assert list(warnings(manifest, "check").values()) == ["unlogged_tables_left_out"]
 
 
+def test_regular_expressions_are_none(manifest: Path, db: Database) -> None:
+    """An entry that is written as one matches nothing, so the tables that it should exclude are replicated."""
+    db.execute("CREATE TABLE secret_keys (id int PRIMARY KEY)")
+    include = [{"schema": "public"}, {"schema": "public", "name": "^ord.*$"}]
+    names = ["secret.*", "^secret_*$", "(secret|key)*", "tmp_*"]
+    tables = {"include": include, "exclude": [{"schema": "public", "name": n} for n in names]}
+    write(manifest, replicated(db, tables=tables))
+    nothing = "which matches no table that can be replicated"
+    excluded = {f"spec.tables.exclude has public.{n}, {nothing}": "excluded_table_missing" for n in names[:3]}
+    included = {f"spec.tables.include has public.^ord.*$, {nothing}": "pattern_without_table"}
+    assert warnings(manifest, "check") == included | excluded
+    assert "It is no regular expression: * matches any characters" in shown(manifest, "check")
+    tables["exclude"] = [{"schema": "public", "name": "secret_*"}]
+    write(manifest, replicated(db, tables=tables | {"include": include[:1]}))
+    assert warnings(manifest, "check") == {}
+
+
 @pytest.mark.nightly
 def test_tables_that_leave_the_selection(manifest: Path, db: Database) -> None:
     """The plan names them, and the run says the same by their names. Their tables at the destination stay."""

@@ -229,6 +229,26 @@ def test_a_table_whose_settings_are_not_read_is_not_copied_without_them() -> Non
     assert reconcile(runs).apply == ()
 
 
+def test_table_syncs_that_are_too_large_together_start_nothing() -> None:
+    """Without them a new Pipeline would copy the columns that they exclude. One that runs keeps its last manifest."""
+    columns = {"exclude": [f"{number:063}" for number in range(500)]}
+    many = [table_sync(f"t{number}", columns=columns) for number in range(32)]
+    new = observed(None, *many)
+    assert (accept(new).manifests, accept(new).condition.reason) == (None, "TooLarge")
+    assert accept(new).condition.message.endswith("; shorten the TableSyncs")
+    assert reconcile(new).apply == ()
+    last = accept(observed(None, many[0])).manifests
+    assert last is not None
+    runs = running(*many, body=pipeline(spec={"freshnessSeconds": 7}), owned=owned(owner_of(manifest_text(last))))
+    held = accept(runs)
+    assert (held.manifests, held.changes, held.request) == (last, {}, None)
+    assert held.condition.message.endswith("; shorten the TableSyncs; the last accepted spec keeps running")
+    tables = {"include": [{"schema": "public", "name": f"t{n}", "where": "x" * 2000} for n in range(600)]}
+    alone = accept(observed(pipeline(spec={"tables": tables})))
+    assert (alone.manifests, alone.condition.reason) == (None, "TooLarge")
+    assert alone.condition.message.endswith("; shorten the spec of the Pipeline")
+
+
 @pytest.mark.parametrize("text", ["a: [" + "x," * 480_000 + "]", ("- " * 250 + "x\n") * 1900, "k: v\n" * 150_000])
 def test_a_manifest_of_too_many_values_is_not_parsed(text: str) -> None:
     """A megabyte of YAML may have half a million values, which take 450 MiB. Packed it has a hundred bytes."""

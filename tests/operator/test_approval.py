@@ -39,6 +39,7 @@ from levada_operator.observe.objects import ObjectKey, OwnedObjects, PipelineKey
 from levada_operator.observe.observed import Observed
 
 COPY = {"rows": 12_600_000, "bytes": 3 << 30, "percent": 100, "rowsPerSecond": 100_000}
+LAST_COPY = {"copy": COPY | {"percent": 100.0, "rowsPerSecond": 100_000.0, "secondsLeft": None}}
 NO_ROWS = {"rows": 0, "bytes": 0, "percent": 0}
 TEXT = {"onUnrepresentable": "Text"}
 LARGE = {"driver": {"podTemplate": {"metadata": {"annotations": {"seen": Random(1).randbytes(200_000).hex()}}}}}
@@ -78,7 +79,8 @@ def digest_of(seen: Observed) -> str:
 
 def test_a_resync_of_all_tables_waits_with_its_cost() -> None:
     """The driver keeps the accepted spec, and the condition has tables, rows, bytes and time."""
-    seen = written(copied(), copied("events"), **TEXT)
+    report = progress(table_document(**LAST_COPY), table_document("events", **LAST_COPY))
+    seen = replace(written(copied(), copied("events"), **TEXT), report=report)
     accepted = waiting(seen)
     assert accepted.manifests is not None
     assert accepted.manifests.pipeline.spec.on_unrepresentable == "Error"
@@ -159,7 +161,7 @@ def test_a_lost_manifest_that_is_too_large_for_a_record_lets_nothing_pass(
 
 def test_automatic_shows_the_cost_only() -> None:
     """The change takes effect, and the condition keeps its cost afterwards."""
-    seen = written(copied(), approval="Automatic", **TEXT)
+    seen = replace(written(copied(), approval="Automatic", **TEXT), report=progress(table_document(**LAST_COPY)))
     accepted = accept(seen)
     assert not accepted.waits
     plan = reconcile(seen)
@@ -195,14 +197,22 @@ def test_small_changes_take_effect() -> None:
 
 
 def test_sizes_of_a_status_let_nothing_pass() -> None:
-    """They may be forged. The condition shows them, and says that a driver has to report them."""
-    grown = merge(copied(), {"status": {"sourceBytes": 4 << 30}})
-    seen = written(grown, copied("events"), approvalAbove="100Gi", **TEXT)
+    """They may be forged, so the condition has none of them, and says that a driver has to report them."""
+    forged = merge(copied(), {"status": {"sourceBytes": 0, "copy": {"rows": 1, "bytes": 0}}})
+    seen = written(forged, copied("events"), approvalAbove="100Gi", **TEXT)
     text = approved(seen, waiting(seen)).message
-    assert "25.2M rows, 7Gi, about 2m at the rate" in text
+    assert "copies again 2 tables of unknown size: public.events, public.orders;" in text
     assert "spec.approvalAbove lets no change pass of a table whose size no driver has reported: public.events" in text
     small = merge(copied(), {"status": {"sourceBytes": 1, "copy": {"bytes": 1}}})
     waiting(reported(written(small, approvalAbove="1Gi", **TEXT)))
+
+
+def test_cost_has_what_the_driver_reports() -> None:
+    """The size at the source counts if it is larger, and lengthens the time. A table that is not reported is named."""
+    size = {"sourceBytes": 6 << 30, **LAST_COPY}
+    seen = replace(written(copied(), copied("events"), **TEXT), report=progress(table_document(**size)))
+    text = approved(seen, waiting(seen)).message
+    assert "2 tables, 12.6M rows, 6Gi, 1 table of unknown size, about 4m at the rate of the last copy: " in text
 
 
 def test_a_size_that_becomes_known_decides_again() -> None:

@@ -180,6 +180,8 @@ REFUSED_PODS = {
     'pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0': "; raise the quota",
     'pods "x" is forbidden: failed quota: small: must specify limits.cpu': "spec.driver.resources",
     'pods "x" is forbidden: maximum memory usage per Container is 1Gi, but limit is 3Gi': "describe limitrange -n data",
+    'Pod "x" is invalid: spec.containers[0].resources.requests: Invalid value: "1": must be less than or equal to cpu'
+    " limit of 10m": "describe limitrange -n data",
 }
 
 

@@ -175,6 +175,23 @@ def test_times_in_the_lease_decide_nothing(pair: Pair, time: Timeline) -> None:
         time.now += 2
 
 
+@pytest.mark.parametrize("duration", [30, 3600, 2**31 - 1])
+def test_wait_for_a_written_lease_has_a_limit(pair: Pair, time: Timeline, duration: int) -> None:
+    """A longer duration of another holder counts, up to four times the own one. Its renewTime does not count."""
+    leases, _, two = pair
+    assert leases.lease is not None
+    spec = {"holderIdentity": "x", "leaseDurationSeconds": duration, "renewTime": "2099-01-01T00:00:00.000000Z"}
+    leases.replace({**leases.lease, "spec": spec})
+    two.elector.try_once()
+    waits = min(duration, 4 * TIMINGS.lease_s)
+    time.now += waits - 0.1
+    two.elector.try_once()
+    assert not two.leads
+    time.now += 0.1
+    two.elector.try_once()
+    assert two.leads
+
+
 def test_leader_without_the_api_server_stops_before_another_may_begin(time: Timeline) -> None:
     """It stops writing before a candidate's wait can end, reports the loss once, and does not lead again."""
     down = [""]

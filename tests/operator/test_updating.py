@@ -24,6 +24,7 @@ from tests.operator.samples import (
 )
 from tests.operator.world import DRIVER, MANIFEST, World, of_revision
 
+from levada_operator.decide.plan import Plan
 from levada_operator.decide.reconcile import reconcile
 from levada_operator.names import MANIFEST_DIGEST
 from levada_operator.observe.objects import ObjectKey, Refusal
@@ -185,3 +186,67 @@ def test_refused_change_leaves_ready_true() -> None:
     assert (ready["status"], ready["observedGeneration"]) == ("True", 1)
     assert (accepted["status"], accepted["reason"]) == ("False", "RefusedByCluster")
     assert (stalled["status"], kstatus({**body, "status": status})) == ("True", "Failed")
+
+
+def conditions(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return the conditions of the Pipeline that a plan writes, by type."""
+    status = next(w.status for w in plan.statuses if w.key.kind == "Pipeline")
+    return {c["type"]: c for c in status["conditions"]}
+
+
+def test_spec_that_runs_is_ready_although_a_table_sync_is_refused() -> None:
+    """Accepted names each refused object, and says that the rest is applied. Ready is of the newest spec."""
+    refused = tuple(
+        Refusal(ObjectKey("TableSync", f"shop-public-{n}"), "a policy allows none of these") for n in "abcdefg"
+    )
+    report = progress(*(table_document(n) for n in "abcdefg"))
+    seen = running(report=report)
+    body = stored(seen)
+    told = conditions(reconcile(running(body=body, report=report, refusals=refused)))
+    assert told["Accepted"]["message"] == (
+        "TableSync shop-public-a: a policy allows none of these; also refused: TableSync shop-public-b,"
+        " TableSync shop-public-c, TableSync shop-public-d, TableSync shop-public-e and 2 more;"
+        " the rest of the spec is applied"
+    )
+    assert (told["Accepted"]["status"], told["Accepted"]["reason"]) == ("False", "RefusedByCluster")
+    assert (told["Ready"]["status"], told["Ready"]["observedGeneration"]) == ("True", 2)
+
+
+def test_refused_table_sync_is_no_reason_for_a_missing_pod() -> None:
+    """No pod waits for a table's object."""
+    refused = (Refusal(ObjectKey("TableSync", "shop-public-a"), "a policy allows none of these"),)
+    seen = running(report=progress(table_document("a")), refusals=refused, pods=())
+    assert conditions(reconcile(seen))["DriverAvailable"]["reason"] == "Starting"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "text"),
+    [
+        ("ConfigMap", "shop-manifest", "the last accepted spec keeps running"),
+        ("Service", "shop-driver", "the manifest is applied, but the driver's StatefulSet stays as it is"),
+        ("StatefulSet", "shop-driver", "the last accepted spec keeps running"),
+    ],
+)
+def test_refusal_says_what_runs(kind: str, name: str, text: str) -> None:
+    """Objects before a refused one are applied, and those after it are not. A rehearsed one holds back all."""
+    body = stored(running(), spec={"freshnessSeconds": 30, "driver": {"image": "levada:9"}})
+    owned = running().owned
+    bodies = {key: its for key, its in owned.bodies.items() if key.kind != "Service"}
+    refused = (Refusal(ObjectKey(kind, name), "a policy allows none of these"),)
+    seen = running(body=body, refusals=refused, owned=replace(owned, bodies=bodies))
+    told = conditions(reconcile(seen))
+    assert told["Accepted"]["message"].endswith(text)
+    assert told["Ready"]["observedGeneration"] == 1
+
+
+def test_change_is_an_event_although_a_table_sync_is_refused() -> None:
+    """The change takes effect, so it is reported. One that is held back is not."""
+    body = stored(running(), spec={"freshnessSeconds": 30})
+    report = progress(table_document("a"))
+    for key, reported in (
+        (ObjectKey("TableSync", "shop-public-a"), True),
+        (ObjectKey("ConfigMap", MANIFEST.name), False),
+    ):
+        refused = (Refusal(key, "a policy allows none of these"),)
+        events = [e.reason for e in reconcile(running(body=body, report=report, refusals=refused)).events]
+        assert ("SpecChanged" in events) is reported

@@ -48,6 +48,12 @@ JOIN pg_catalog.pg_namespace rn ON rn.oid = r.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND c.relispartition ORDER BY 3, 4, 1, 2
 """
 
+_CASE_MATTERS: Final = "correct or remove it in spec.tables, where case matters"
+_ONLY_STARS: Final = (
+    "correct or remove it in spec.tables. It is no regular expression: * matches any characters, and any other"
+    " character is itself"
+)
+
 
 class TablePattern(Protocol):
     """An entry of ``spec.tables``: a schema and a name, each with any number of ``*``. Its text has both."""
@@ -55,6 +61,10 @@ class TablePattern(Protocol):
     @property
     def exact(self) -> QualifiedTable | None:
         """The table that is named, None with a ``*``."""
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The schema and the name as they are written."""
 
     def matches(self, table: QualifiedTable) -> bool:
         """Return True if the entry names the table."""
@@ -90,7 +100,8 @@ def unmatched_names(
     """Yield a warning for each name that has no effect, and one for all unlogged tables that are left out.
 
     ``possible`` are the tables that can be replicated, and ``selects`` says which of them are. Only the catalog is
-    read, so no table is locked. An excluded pattern may match nothing: it is often a precaution.
+    read, so no table is locked. An excluded pattern may match nothing: it is often a precaution. One that is written as
+    a regular expression is none.
     """
     included = [t for p in named.include if (t := p.exact) is not None and selects(t)]
     for name, reason, hint in unselected_reasons(conn, included, possible):
@@ -100,7 +111,7 @@ def unmatched_names(
         for pattern in dict.fromkeys(p for p in named.include if p.exact is None):
             if not any(map(pattern.matches, possible)):
                 message = f"spec.tables.include has {pattern}, which matches no table that can be replicated"
-                hint = "correct or remove it in spec.tables, where case matters"
+                hint = _ONLY_STARS if _looks_like_regex(pattern) else _CASE_MATTERS
                 yield Problem(Severity.WARNING, "pattern_without_table", message, hint)
     yield from _unlogged(conn, included, selects)
     yield from _excluded(conn, named, possible, selects)
@@ -111,6 +122,12 @@ def unmatched_names(
             message = f"a TableSync names {name}, which spec.tables does not select"
             hint = "include it in spec.tables, or remove the TableSync"
             yield Problem(Severity.WARNING, "tablesync_without_table", message, hint)
+
+
+def _looks_like_regex(pattern: TablePattern) -> bool:
+    """Return True if a part of the entry has characters that few names have and many regular expressions."""
+    schema, name = pattern.parts
+    return any(part.startswith("^") or ".*" in part or set(part) & set("\\|()[]+?") for part in (schema, name))
 
 
 def _unlogged(
@@ -132,6 +149,10 @@ def _excluded(
     selects: Callable[[QualifiedTable], bool],
 ) -> Iterator[Problem]:
     """Yield a problem for each name that excludes nothing, and for each table that has excluded partitions."""
+    for pattern in dict.fromkeys(p for p in named.exclude if p.exact is None and _looks_like_regex(p)):
+        if not any(map(pattern.matches, possible)):
+            message = f"spec.tables.exclude has {pattern}, which matches no table that can be replicated"
+            yield Problem(Severity.WARNING, "excluded_table_missing", message, _ONLY_STARS)
     excluded = [t for p in named.exclude if (t := p.exact) is not None]
     for name, reason, hint in unselected_reasons(conn, excluded, possible):
         # What exists and is not replicated is left out, as its exclusion wants it.

@@ -246,7 +246,8 @@ class Cuts(Model):
     """
     keep: StrictInt = setting(Change.HOT, 24, ge=1, le=1000)
     """The number of the newest complete cuts to keep, and of the newest incomplete ones. The storage that they need is
-    freed by the maintenance of tables. Cuts that were made on request are kept until they are dropped.
+    freed by the maintenance of tables. Cuts that were made on request are kept until they are dropped, so the field
+    has no effect while everySeconds is 0.
     """
 
 

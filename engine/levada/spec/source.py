@@ -184,6 +184,11 @@ class TableSelector(Model):
         """The table that is named, None with a ``*``."""
         return None if "*" in self.schema_name + self.name else QualifiedTable(self.schema_name, self.name)
 
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The schema and the name as they are written."""
+        return self.schema_name, self.name
+
     def matches(self, table: QualifiedTable) -> bool:
         """Return True if the entry names the table. Case is significant."""
         return _matches(self.schema_name, table.schema) and _matches(self.name, table.name)

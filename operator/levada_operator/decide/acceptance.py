@@ -6,7 +6,7 @@ There is no admission webhook. The condition Accepted reports the result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,6 +65,8 @@ _FIXED: Final = re.compile(
 """The API server's words for fields that no apply changes."""
 _MADE_AGAIN: Final = ("RoleBinding", "Service", "StatefulSet")
 """Kinds without content of their own. Of the ConfigMaps only the manifest is one."""
+_MAX_REFUSED: Final = 5
+"""So many refused objects are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Acceptance:
     waits: bool = False
     rejection: Rejection | None = None
     """The change that was rolled back, while its fields are left out of ``manifests``."""
+    applied: bool = False
+    """True if the driver's objects are those of the written spec, although another object of it is refused."""
 
 
 def accept(observed: Observed, known: Memo[PipelineKey, Acceptance] | None = None) -> Acceptance:
@@ -141,15 +145,19 @@ def _check(observed: Observed, before: Manifests | None, lost: str) -> Acceptanc
         if not approved:
             manifests = without_resyncs(before, manifests, request.held)
             manifests = with_unsure_suspended(manifests, before, request, runs=_runs(observed))
-    if is_too_large(manifest_text(manifests)):
-        message = (
-            f"the manifest with its TableSyncs has more than {MAX_BYTES} bytes or {MAX_VALUES} values; shorten the"
-            " TableSyncs"
-        )
-        condition, manifests = Condition("Accepted", False, "TooLarge", message), before or Manifests(pipeline)
-    changes = {} if before is None else all_changes(before, manifests)
     started = before is not None or bool(lost)
+    if is_too_large(manifest_text(manifests)):
+        # Without the TableSyncs, the tables would be copied without their masks, for example.
+        return Acceptance(before, _too_large(pipeline, before), table_conditions, {}, started, before)
+    changes = {} if before is None else all_changes(before, manifests)
     return Acceptance(manifests, condition, table_conditions, changes, started, before, request, waits=not approved)
+
+
+def _too_large(pipeline: PipelineManifest, before: Manifests | None) -> Condition:
+    shorten = "spec of the Pipeline" if is_too_large(manifest_text(Manifests(pipeline))) else "TableSyncs"
+    message = f"the manifest with its TableSyncs has more than {MAX_BYTES} bytes or {MAX_VALUES} values"
+    kept = _kept_text(None if before is None else before.pipeline)
+    return Condition("Accepted", False, "TooLarge", f"{message}; shorten the {shorten}{kept}")
 
 
 def _runs(observed: Observed) -> bool:
@@ -178,11 +186,17 @@ def while_paused(acceptance: Acceptance) -> Acceptance:
 
 
 def with_refusals(
-    acceptance: Acceptance, refusals: Sequence[Refusal], namespace: str, *, runs: bool = True
+    acceptance: Acceptance,
+    refusals: Sequence[Refusal],
+    namespace: str,
+    unapplied: Container[str],
+    *,
+    runs: bool = True,
 ) -> Acceptance:
     """Return the acceptance while the API server refuses the spec's objects: the last accepted manifest runs on.
 
-    ``runs`` is False if there is no driver yet. A refused object of the first spec may follow its manifest.
+    ``unapplied`` are the kinds of the driver's objects that a refusal keeps from the written spec. A refused object may
+    follow the manifest, which the driver reads by then. ``runs`` is False if there is no driver yet.
     """
     if not refusals or acceptance.manifests is None:
         return acceptance
@@ -191,9 +205,21 @@ def with_refusals(
         # Nothing that is refused is needed to stop the driver.
         spec = last.pipeline.spec.model_copy(update={"suspend": True})
         last = Manifests(last.pipeline.model_copy(update={"spec": spec}), last.table_syncs)
-    message = refusal_text(refusals[0], namespace) + _kept_text(last.pipeline if last is not None and runs else None)
+    others = [" ".join(refusal.key) for refusal in refusals[1:_MAX_REFUSED]]
+    more = f" and {len(refusals) - _MAX_REFUSED} more" if len(refusals) > _MAX_REFUSED else ""
+    also = f"; also refused: {', '.join(others)}{more}" if others else ""
+    message = refusal_text(refusals[0], namespace) + also
+    applied = last is not None and runs and "ConfigMap" not in unapplied
+    if not applied:
+        message += _kept_text(last.pipeline if last is not None and runs else None)
+    elif "StatefulSet" in unapplied:
+        message += "; the manifest is applied, but the driver's StatefulSet stays as it is"
+    else:
+        message += "; the rest of the spec is applied"
     condition = Condition("Accepted", False, "RefusedByCluster", message)
-    return replace(acceptance, manifests=last or acceptance.manifests, condition=condition, changes={})
+    runs_now = acceptance.manifests if applied else last or acceptance.manifests
+    applied = applied and "StatefulSet" not in unapplied
+    return replace(acceptance, manifests=runs_now, condition=condition, changes={}, applied=applied)
 
 
 def refusal_text(refusal: Refusal, namespace: str) -> str:

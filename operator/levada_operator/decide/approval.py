@@ -12,12 +12,13 @@ from typing import Final
 
 from levada.spec import Manifests
 from levada.spec.resyncs import resync_fields, table_settings
+from levada.status import TableProgress
 from levada.values import QualifiedTable
 from levada_operator.decide.phase import TableSyncPhase
-from levada_operator.decide.rounding import count_text, seconds_text, size_text
+from levada_operator.decide.rounding import count_text, rounded_bytes, rounded_rows, seconds_text, size_text
 from levada_operator.decide.table_phase import table_of, tables_known
 from levada_operator.names import APPROVE, READY, digest, driver_name
-from levada_operator.observe.objects import Body, PipelineObject, TableSyncObject
+from levada_operator.observe.objects import PipelineObject, TableSyncObject
 from levada_operator.observe.observed import Observed
 
 _MAX_NAMES: Final = 10
@@ -155,16 +156,19 @@ def unknown_sizes(request: ResyncRequest, observed: Observed) -> str:
     return _listed([table for table in request.tables if table not in known])
 
 
-def cost_text(request: ResyncRequest, table_syncs: Sequence[TableSyncObject], at_once: int) -> str:
+def cost_text(request: ResyncRequest, observed: Observed, at_once: int) -> str:
     """Return the changed fields, and the tables that they copy again with their rows and their size.
 
-    The rows are those of the last copies. ``at_once`` is the number of tables that are copied at the same time.
+    The figures are those that the driver reports. A status may be forged, and a cost of 0 would invite an approval.
+    ``at_once`` is the number of tables that are copied at the same time.
     """
     if not request.tables:
         return f"{_listed(request.fields)}: copies again the tables, which are not known before a driver reports them"
-    copies = _copies(request, table_syncs)
+    reports = {t.table: t for t in observed.progress.tables} if observed.progress is not None else {}
+    sizes = reported_sizes(observed)
+    copies = [_copy(reports.get(table), sizes.get(table)) for table in request.tables]
     known = [copy.size for copy in copies if copy.size is not None]
-    figures = [_counted(len(copies), "table")]
+    figures = [_counted(len(copies), "table") + ("" if known else " of unknown size")]
     if rows := sum(copy.rows for copy in copies):
         figures.append(f"{count_text(rows)} rows")
     if known:
@@ -194,22 +198,15 @@ class _Copy:
     seconds: float | None
 
 
-def _copies(request: ResyncRequest, table_syncs: Sequence[TableSyncObject]) -> list[_Copy]:
-    statuses = {table_of(t): t.status for t in table_syncs}
-    return [_copy(statuses.get(table, {})) for table in request.tables]
-
-
-def _copy(status: Body) -> _Copy:
-    """Return the cost by a TableSync's status: the size at the source, or that of the last copy if it is larger.
-
-    A driver that started after the copy reports the copy without rows.
-    """
-    last = status.get("copy") or {}
-    rows, rate = last.get("rows") or 0, last.get("rowsPerSecond")
-    copied, at_source = last.get("bytes", 0) if rows else None, status.get("sourceBytes")
-    sizes = [size for size in (copied, at_source) if size is not None]
-    size = max(sizes, default=None)
-    seconds = rows / rate * max(1.0, (size or 0) / copied if copied else 1.0) if rows and rate else None
+def _copy(report: TableProgress | None, size: int | None) -> _Copy:
+    """Return the cost by a driver's report, of a table of that size. A driver that starts later reports no rows."""
+    last = None if report is None else report.copy
+    size = rounded_bytes(size)
+    if last is None or not last.rows:
+        return _Copy(0, size, None)
+    rows, copied = rounded_rows(last.rows) or 0, rounded_bytes(last.bytes)
+    rate = rounded_rows(int(last.rows_per_second))
+    seconds = rows / rate * max(1.0, (size or 0) / copied if copied else 1.0) if rate else None
     return _Copy(rows, size, seconds)
 
 

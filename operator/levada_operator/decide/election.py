@@ -14,6 +14,8 @@ from typing import Any, Final
 from levada_operator.observe.objects import Body
 
 _NONE: Final = ""
+_MAX_WAIT: Final = 4
+"""A candidate waits no longer than so many times the duration that it writes itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,12 @@ def observe_missing_lease(before: LeaseObservation | None, now: float) -> LeaseO
 def may_take(seen: LeaseObservation, identity: str, timings: LeaseTimings, now: float) -> bool:
     """Return True if the candidate may write itself into the Lease.
 
-    The duration that the holder wrote counts too: another version of the operator may have another one.
+    The duration that the holder wrote counts too: another version of the operator may have another one. It counts up to
+    `_MAX_WAIT` times the own one, because anyone with the right to write the Lease can write any duration.
     """
     if seen.holder in ("", identity):
         return True
-    return now - seen.since >= max(seen.duration_s, timings.lease_s)
+    return now - seen.since >= max(min(seen.duration_s, _MAX_WAIT * timings.lease_s), timings.lease_s)
 
 
 def held_by(lease: Body, identity: str, timings: LeaseTimings, now: datetime) -> dict[str, Any]:

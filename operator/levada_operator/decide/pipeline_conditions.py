@@ -89,7 +89,7 @@ def approved(observed: Observed, acceptance: Acceptance) -> Condition:
         last = stored_condition(of, observed.pipeline.status)
         return last if last.status else Condition(of, True, "NothingWaits")
     spec = acceptance.manifests.pipeline.spec
-    cost = cost_text(request, observed.table_syncs, spec.copy_.max_concurrent_tables)
+    cost = cost_text(request, observed, spec.copy_.max_concurrent_tables)
     if acceptance.waits:
         command = approve_command(observed.pipeline, request)
         if spec.approval_above is not None and (unknown := unknown_sizes(request, observed)):
@@ -118,8 +118,10 @@ def driver_available(observed: Observed, acceptance: Acceptance, *, waits: bool)
     of, pod = "DriverAvailable", observed.driver
     if acceptance.manifests is None:
         return Condition(of, False, "NotStarted", "no spec has been accepted yet")
-    if observed.refusals and pod is None:
-        return Condition(of, False, "RefusedByCluster", refusal_text(observed.refusals[0], observed.pipeline.namespace))
+    # No pod waits for a table's object.
+    refusal = next((r for r in observed.refusals if r.key.kind != "TableSync"), None)
+    if refusal is not None and pod is None:
+        return Condition(of, False, "RefusedByCluster", refusal_text(refusal, observed.pipeline.namespace))
     wanted = not acceptance.manifests.pipeline.spec.suspend and observed.pipeline.deleting_since is None
     if pod is None:
         failure = observed.creation_failures.get(ObjectKey("StatefulSet", driver_name(observed.pipeline.name)))
@@ -273,7 +275,8 @@ def ready(observed: Observed, acceptance: Acceptance, others: dict[str, Conditio
     found = _ready(observed, acceptance, others)
     if found.status and update:
         found = Condition("Ready", False, "Updating", update)
-    newest = others["Accepted"].status and others["Approved"].status is not False and not update
+    accepted = others["Accepted"].status or acceptance.applied
+    newest = accepted and others["Approved"].status is not False and not update
     return replace(found, trails=not newest)
 
 

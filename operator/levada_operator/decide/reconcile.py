@@ -43,7 +43,7 @@ from levada_operator.decide.table_status import (
     table_status,
     table_verified,
 )
-from levada_operator.decide.updating import updating
+from levada_operator.decide.updating import unapplied_kinds, updating
 from levada_operator.desired.jobs import build_copy_job, build_lag_job
 from levada_operator.desired.manifest import has_overrides
 from levada_operator.desired.objects import build_objects
@@ -102,8 +102,9 @@ def reconcile(observed: Observed, memos: Memos = MEMOS) -> Plan:
     # A namespace that ends refuses every new object. That is no fault of the spec, and the Pipeline's deletion follows.
     told = tuple(r for r in refusals if not r.namespace_terminating)
     runs = observed.owned.get("StatefulSet", driver_name(observed.pipeline.name)) is not None
-    kept = with_refusals(acceptance, told, observed.pipeline.namespace, runs=runs)
     held = bool(_still_wanted(told, rehearse)) and acceptance.before is not None
+    unapplied = unapplied_kinds(replace(observed, refusals=told), apply, held=held)
+    kept = with_refusals(acceptance, told, observed.pipeline.namespace, unapplied, runs=runs)
     if held and kept.manifests is not None:
         plan = _running(observed, kept, kept.manifests, memos, held=True)
         apply = _all_applied(observed, plan, memos)
@@ -114,7 +115,7 @@ def reconcile(observed: Observed, memos: Memos = MEMOS) -> Plan:
         apply=apply,
         delete=plan.delete,
         statuses=statuses,
-        events=(*(() if refusals else plan.events), *events),
+        events=(*(() if refusals and not kept.applied else plan.events), *events),
         release=plan.release,
         abandoned=plan.abandoned,
         takes_turn=plan.takes_turn,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import takewhile
+from itertools import dropwhile, takewhile
 
 from levada_operator.decide.rollout import is_former_pod, replaces_pod
 from levada_operator.desired.manifest import MANIFEST_FILE
@@ -20,7 +20,7 @@ def updating(observed: Observed, applied: Iterable[Body]) -> str:
     they are, so that the driver keeps what it runs.
     """
     refused = {refusal.key for refusal in observed.refusals}
-    tried = takewhile(lambda body: ObjectKey(body["kind"], body["metadata"]["name"]) not in refused, applied)
+    tried = takewhile(lambda body: _key(body) not in refused, applied)
     if any(_changes(observed, body) for body in tried):
         return "the change is being applied"
     name, pod = observed.pipeline.name, observed.driver
@@ -30,6 +30,17 @@ def updating(observed: Observed, applied: Iterable[Body]) -> str:
     if stateful_set is not None and is_former_pod(stateful_set, pod.revision):
         return f"pod {pod.name} is about to be replaced"
     return _unread_manifest(observed, pod.created <= observed.report.fetched_at if observed.report else False)
+
+
+def unapplied_kinds(observed: Observed, applied: Iterable[Body], *, held: bool) -> frozenset[str]:
+    """Return the kinds of the driver's objects that a refusal keeps from the written spec: ConfigMap, StatefulSet.
+
+    ``applied`` are the objects of the written spec, in their order. They wait from the first refused one on, or all of
+    them with ``held``.
+    """
+    refused = {refusal.key for refusal in observed.refusals}
+    held_back = dropwhile(lambda body: not held and _key(body) not in refused, applied)
+    return frozenset(body["kind"] for body in held_back if _changes(observed, body))
 
 
 def _unread_manifest(observed: Observed, reported: bool) -> str:
@@ -56,3 +67,7 @@ def _changes(observed: Observed, body: Body) -> bool:
     if body["kind"] == "ConfigMap" and MANIFEST_FILE in (body.get("data") or {}):
         return bool(((live or {}).get("data") or {}).get(MANIFEST_FILE) != body["data"][MANIFEST_FILE])
     return False
+
+
+def _key(body: Body) -> ObjectKey:
+    return ObjectKey(body["kind"], body["metadata"]["name"])

@@ -25,6 +25,8 @@ _SOLUTIONS: Final = (
     (r"exceeded quota", "lower spec.driver.resources, or raise the quota: kubectl edit resourcequota -n {namespace}"),
     (r"(maximum|minimum) \S+ usage per|limit to request ratio", "set spec.driver.resources within the range of:"
      " kubectl describe limitrange -n {namespace}"),
+    (r"must be less than or equal to \S+ limit of", "set the limits in spec.driver.resources. One that is not set there"
+     " is the default of: kubectl describe limitrange -n {namespace}"),
     (r"no PriorityClass with name", "correct priorityClassName in spec.driver.podTemplate, or create it"),
     (r"error looking up service account", "create the account, or correct spec.driver.serviceAccount.name"),
     (r"admission webhook", "change what the webhook refuses, in spec.driver"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.api.pipelines import streaming
 from tests.cluster.api.processes import FakeDriver, Operator
-from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
+from tests.cluster.kubectl import LIMIT_S, PATIENCE, Kubectl, eventually
 
 LEADER = "levada_operator_leader"
 
@@ -75,3 +75,16 @@ def test_two_that_start_at_the_same_time(kubectl: Kubectl, operator: Operator, t
         for one in two:
             one.stop()
     operator.start()
+
+
+def test_stolen_lease_is_taken_back(kubectl: Kubectl, operator: Operator, second: Operator, driver: FakeDriver) -> None:
+    """A holder that no process is, with a Lease of an hour and a time of the future, delays a standby by a minute."""
+    streaming(kubectl, driver)
+    stolen = {"holderIdentity": "x", "leaseDurationSeconds": 3600, "renewTime": "2099-01-01T00:00:00.000000Z"}
+    kubectl.patch("lease", "levada-operator", {"spec": stolen})
+    assert operator.process is not None
+    assert operator.process.wait(LIMIT_S) == 1
+    operator.process = None
+    eventually(lambda: second.metrics().get(LEADER) == 1)
+    kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 30}})
+    eventually(lambda: "freshnessSeconds: 30" in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"])

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.api.pipelines import condition, shop, streaming, told
 from tests.cluster.api.processes import FakeDriver, Operator
 from tests.cluster.kubectl import Kubectl, eventually
-from tests.operator.samples import table_document, table_sync
+from tests.operator.samples import document, table_document, table_sync
 
 WORDS = "the platform team allows none of these"
 API = "admissionregistration.k8s.io/v1"
@@ -160,6 +160,23 @@ def test_refused_tables_hold_back_no_others(kubectl: Kubectl, operator: Operator
         kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 7}})
         eventually(lambda: "freshnessSeconds: 7" in kubectl.get("configmap", "shop-manifest")["data"]["pipeline.yaml"])
     eventually(lambda: (_phase(kubectl, "a"), _phase(kubectl, "b")) == ("Ready", "Ready"))
+
+
+def test_spec_that_runs_is_ready_although_a_table_sync_is_refused(
+    kubectl: Kubectl, operator: Operator, driver: FakeDriver
+) -> None:
+    """Accepted names the TableSync, and says that the rest of the spec is applied. Ready is of the newest spec."""
+    streaming(kubectl, driver, table_document("a"))
+    with refused(kubectl, "TableSync", "shop-public-b"):
+        driver.document = document(*map(table_document, "ab"))
+        eventually(lambda: condition(kubectl, "Accepted") == ("False", "RefusedByCluster"))
+        kubectl.patch("pipeline", "shop", {"spec": {"freshnessSeconds": 7}})
+        eventually(lambda: _condition(kubectl, "Ready")["observedGeneration"] == 2)
+        assert condition(kubectl, "Ready") == ("True", "Streaming")
+        message = _condition(kubectl, "Accepted")["message"]
+        assert message.startswith("TableSync shop-public-b: ")
+        assert message.endswith("; the rest of the spec is applied")
+    eventually(lambda: condition(kubectl, "Accepted") == ("True", "Valid"))
 
 
 def _phase(kubectl: Kubectl, table: str) -> str:
