@@ -29,6 +29,7 @@ WORLDS = (
     "ducklake-18-resync-masks", "ducklake-18-resync-small", "iceberg-18-small", "iceberg-18-resync-stored",
     "ducklake-18-small-stored", "iceberg-18-resync-generated", "postgres-18-generated",
     "iceberg-18-resync-partitioned-small-repartitioned", "ducklake-16-notrigger-resync-small",
+    "ducklake-17-resync-edited", "ducklake-18-fixed", "postgres-16-notrigger-edited", "iceberg-18-resync-fixed",
 )  # fmt: skip
 """The worlds of a run that names none, in turn. Those whose server is not to be had are left out."""
 

@@ -151,12 +151,13 @@ class Batch:
     def _switch(self, parts: list[_Part], phase: int, last: int, *, away: bool) -> None:
         """Let the publication stream partitions for themselves from the second phase of all but the last one on.
 
-        Or let the tables have other partitions in the lake.
+        Or let the tables have other partitions or columns in the lake.
         """
         if self.world.form.leaves:
             for part in parts:
                 part.player.oids.setdefault(0, set()).add("leaves")
-        if (self.world.form.repartitioned and phase < last) or (self.world.form.filtered and away):
+        form = self.world.form
+        if ((form.repartitioned or (form.edited and phase)) and phase < last) or (form.filtered and away):
             self.world.change_settings()
         if self.world.form.switched and phase in (1, last):
             self.world.switch(root=phase == last)

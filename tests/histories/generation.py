@@ -16,7 +16,7 @@ from tests.histories.model import read_model
 from tests.histories.player import SESSIONS, Outcome, Player
 from tests.histories.returns import published_again, way_back
 from tests.histories.stored import CREATE, TABLE
-from tests.histories.world import FILTERED, Form
+from tests.histories.world import EDITED, FILTERED, Form
 
 MODULES: Final = (rows, many_rows, columns, tables, partitions, successions, publications)
 """The modules that register kinds of statements."""
@@ -29,6 +29,11 @@ _UNMET: Final = 3
 """The factor by which kinds are drawn more often that have not met each other yet."""
 _OF_PARTITIONS: Final = 0.3
 """The share of histories that change the partitions of a table for certain, besides those that do by chance."""
+_OF_SUCCESSIONS: Final = 0.3
+"""The share that puts one table, column or key in the place of another one for certain."""
+_ALONE: Final = 0.3
+"""The share whose tables are changed by statements of one kind, because a table that others park shows nothing."""
+_SUCCESSIONS: Final = ("column again", "key for a while", "table again", "rename chain", "table becomes partition")
 _OVER_FILES: Final = {
     kind: KINDS[kind][0]
     for kind in (
@@ -77,6 +82,7 @@ _FILTERED: Final = (
     "CREATE TABLE {s}.filtered (k1 int PRIMARY KEY, c1 text, c2 int)",
     "INSERT INTO {s}.filtered SELECT i, 'n' || i, i FROM generate_series(-3, 12) i",
 )
+_EDITED: Final = "CREATE TABLE {s}.edited (k1 int PRIMARY KEY, c1 text, c2 varchar(20), c3 int, c4 text, c5 text)"
 _REMASKED: Final = 0.3
 """The share of histories whose masks change after the first phase."""
 
@@ -89,30 +95,33 @@ def _comments(rng: random.Random) -> list[str]:
     return [f"COMMENT ON COLUMN {{s}}.masked.{column} IS 'levada:mask={word}'" for column, word in of_texts + others]
 
 
-def swarm(rng: random.Random, met: Set[Meeting]) -> dict[str, float]:
+def swarm(rng: random.Random, met: Set[Meeting], *, alone: bool = False) -> dict[str, float]:
     """Return the kinds of statements of one history, with their weights: few of them, so that they meet.
 
     A history of all kinds rarely has two of a rare pair, and its others explain what that pair causes:
     https://users.cs.utah.edu/~regehr/papers/swarm12.pdf
 
-    Kinds that have not ``met`` those which are there already are drawn more often.
+    Kinds that have not ``met`` those which are there already are drawn more often. With ``alone`` there is one kind.
     """
-    if rng.random() < 0.15:
+    if not alone and rng.random() < 0.15:
         return dict(_ALL)
     of_rows = rng.sample(sorted(OF_ROWS), rng.randint(3, 8))
     others: list[str] = []
-    wanted, left = rng.choice((1, 2, 2, 3, 4, 8)), sorted(KINDS.keys() - OF_ROWS)
+    wanted, left = 1 if alone else rng.choice((1, 2, 2, 3, 4, 8)), sorted(KINDS.keys() - OF_ROWS)
     if rng.random() < _OF_PARTITIONS:
         # Most kinds leave a partition where it is, so that two that move one rarely meet by themselves.
         moving = [kind for kind in left if "partition" in kind]
         others = rng.choices(moving, [KINDS[kind][0] for kind in moving])
+        left.remove(others[0])
+    elif rng.random() < _OF_SUCCESSIONS / (1 - _OF_PARTITIONS):
+        others = [rng.choice(_SUCCESSIONS)]
         left.remove(others[0])
     while len(others) < wanted:
         others += rng.choices(left, [KINDS[kind][0] * (_UNMET if _news(kind, others, met) else 1) for kind in left])
         left.remove(others[-1])
     # Some rows have to be there for whatever else happens.
     rows = {kind: KINDS[kind][0] for kind in sorted({*of_rows, "insert"})}
-    share = rng.choice((0.3, 0.5, 0.7))
+    share = 0.2 if alone else rng.choice((0.3, 0.5, 0.7))
     return rows | dict.fromkeys(others, sum(rows.values()) / len(others) * share / (1 - share))
 
 
@@ -151,16 +160,20 @@ class Generator:
         self.several = self.rng.random() < (0.7 if self.form.small else 0.2)
         self.phase = 0
         self.draw = Draw(self.rng, read_model(self.player.connection(0), self.player.schema))
-        if self.form.filtered:
-            self.draw.calm |= {FILTERED}
-        self.weights = swarm(self.rng, self.met)
+        self.draw.calm |= {
+            name for name, there in ((FILTERED, self.form.filtered), (EDITED, self.form.edited)) if there
+        }
+        alone = self.rng.random() < _ALONE
+        self.weights = swarm(self.rng, self.met, alone=alone)
         self.bursts = self.rng.choice((0.05, 0.15, 0.4))
         """The share of steps that are a transaction of several statements."""
-        self.excursions = self.rng.choice((0, 0.4, 0.7))
+        self.lates = self.rng.choice((0, 0.1, 0.2))
+        """The share of steps that are a transaction which has a lower number than those that it comes after."""
+        self.excursions = 0 if alone else self.rng.choice((0, 0.4, 0.7))
         """The share of steps that are a change and a return."""
         self.larges = self.rng.choice((0.2, 0.5) if self.form.small else (0, 0, 0.2))
         """The share of steps that are a large transaction."""
-        self.hollows = self.rng.choice((0, 0.2, 0.6))
+        self.hollows = 0 if alone else self.rng.choice((0, 0.2, 0.6))
         """The share of steps that change a table whose rows are deleted."""
         self.careful = False
         """True while a statement that fails is no part of the history, so that those around it are."""
@@ -176,6 +189,8 @@ class Generator:
             self._play([Step("create table", _PARTED)])
         if self.form.filtered:
             self._play([Step("create table", sql) for sql in _FILTERED])
+        if self.form.edited:
+            self._play([Step("create table", _EDITED)])
         if self.form.small:
             self._play([Step("create table", sql) for sql in _LARGE])
         if self.form.stored:
@@ -194,9 +209,9 @@ class Generator:
             self._touch("masked", 0)
         if self.form.filtered:
             self._touch(FILTERED, 0)
-        if self.form.stored:
+        for table in [TABLE] * self.form.stored + [EDITED] * self.form.edited:
             for _ in range(4):
-                self._touch(TABLE, 0)
+                self._touch(table, 0)
         self._end_phase()
         if self.form.masks and self.rng.random() < _REMASKED:
             self._play([Step("mask", sql, '{s}."masked"') for sql in _comments(self.rng)])
@@ -212,6 +227,7 @@ class Generator:
         session, chance = self.sessions[number], self.rng.random()
         ways = {
             self._burst: self.bursts,
+            self._late: self.lates,
             self._excursion: self.excursions,
             self._large: self.larges,
             self._everywhere: _EVERYWHERE,
@@ -254,6 +270,26 @@ class Generator:
                 self._statement(kind, number)
         self.draw.focus = ""
         self._control("ROLLBACK" if self.sessions[number].failed else "COMMIT", number)
+
+    def _late(self, number: int) -> None:
+        """Change a table in a transaction that has its number since before other ones change the table and its rows."""
+        late = (number + 1) % SESSIONS
+        if self.sessions[late].open or self.sessions[late].failed:
+            return
+        self._refresh(number)
+        tables = [t.name for t in self.draw.model.tables if t.name not in self.draw.calm]
+        self._control("BEGIN", late)
+        self._play([Step("begin", "SELECT pg_current_xact_id()", session=late)])
+        self.draw.focus = self.rng.choice(tables) if tables else ""
+        for kind in [*[None] * self.rng.choice((0, 1)), *self.rng.sample(_TOUCHING, self.rng.choice((1, 2)))]:
+            self._statement(kind, number)
+        # Not within savepoints, which have numbers of their own.
+        for kind in [None] * self.rng.choice((1, 2)) + self.rng.choice(_ENDS):
+            if not self.sessions[late].failed:
+                self._statement(kind, late, self.weights if kind is None else None)
+        self.draw.focus = ""
+        if self.sessions[late].open:
+            self._control("ROLLBACK" if self.sessions[late].failed else "COMMIT", late)
 
     def _excursion(self, number: int) -> None:
         """Change a table, then its rows, and let it return to what it was, most often in one transaction.

@@ -13,13 +13,18 @@ _AGAIN: Final = ("insert", "INSERT INTO {s}.t1 (k1) VALUES (5)", _TABLE)
 _OUT: Final = f"ALTER PUBLICATION {PUBLICATION} DROP TABLE {{s}}.t1"
 _IN: Final = f"ALTER PUBLICATION {PUBLICATION} ADD TABLE {{s}}.t1"
 
-_Statement = tuple[str, str, str]
+_Statement = tuple[str, str, str] | tuple[str, str, str, int]
+"""The kind, SQL and table of a step, and its session."""
 
 
 def _history(*phases: tuple[_Statement, ...]) -> History:
     """Return the history with its schemas, without a seed."""
     begun = [Step(BEGIN_HISTORY, f"CREATE SCHEMA {schema}") for schema in ("{s}", "b_{s}")]
-    steps = [Step(kind, sql, table, 0, n) for n, phase in enumerate(phases) for kind, sql, table in phase]
+    steps = [
+        Step(step[0], step[1], step[2], step[3] if len(step) > 3 else 0, n)
+        for n, phase in enumerate(phases)
+        for step in phase
+    ]
     return History(0, (*begun, *steps))
 
 
@@ -148,6 +153,7 @@ def _together(kind: str, *statements: str) -> History:
     return _history(_PARTS, (("begin", "BEGIN", ""), *changes, ("commit", "COMMIT", ""), _LATER))
 
 
+_WRITTEN: Final = ("ALTER TABLE {s}.t1 ADD COLUMN z int", "UPDATE {s}.t1 SET z = 1 WHERE k1 = 1")
 _LATER: Final = ("update", "UPDATE {s}.t1 SET c1 = 'later' WHERE k1 = 2", _TABLE)
 
 RETURNING: Final = (
@@ -197,6 +203,23 @@ RETURNING: Final = (
             " ALTER TABLE {s}.t1 RENAME COLUMN z TO y; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7",
             "ALTER TABLE {s}.t1 DROP COLUMN b; ALTER TABLE {s}.t1 ADD COLUMN b int DEFAULT 7;"
             " UPDATE {s}.t1 SET b = 1 WHERE k1 = 1; ALTER TABLE {s}.t1 RENAME COLUMN b TO c",
+        )
+    ),
+    # The transaction that changes the columns has a lower number than that of the rows from before it.
+    *(
+        _history(
+            (("create table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY, a text, b int)", ""), _ROWS),
+            (
+                *(("begin", sql, "", 1) for sql in ("BEGIN", "SELECT pg_current_xact_id()")),
+                *(("column again", sql, _TABLE) for sql in before),
+                ("column again", statements, _TABLE, 1),
+                ("commit", "COMMIT", "", 1),
+            ),
+        )
+        for before, statements in (
+            (_WRITTEN, "ALTER TABLE {s}.t1 DROP COLUMN z; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
+            (_WRITTEN, "ALTER TABLE {s}.t1 RENAME COLUMN z TO y; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
+            ((*_WRITTEN, "ALTER TABLE {s}.t1 DROP COLUMN z"), "ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
         )
     ),
     # Rows that no key keeps apart are written while a table has none.

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import psycopg
 from tests.histories.causes import explained
 from tests.histories.expected import Watched, expected
 from tests.histories.player import Player
-from tests.histories.world import World
+from tests.histories.world import EDITED, World
 
 _DECISIONS: Final = (
     "add a primary key without", "give the table a primary key", "the table's TableSync", "in a TableSync of",
@@ -103,7 +103,12 @@ class Look:
                 return f"cannot be read: {type(error).__name__}: {str(error)[:300]}"
 
     def _expected(self, source: psycopg.Connection[Any], watched: Watched) -> Watched:
-        return expected(source, watched, self.player.publication, generated=self.world.form.generated)
+        form, edit = self.world.form, None
+        if form.edited and watched.name == EDITED:
+            edit = self.world.edit
+        if form.fixed:
+            watched = replace(watched, numbers=self.player.numbers.get(watched.oid, {}))
+        return expected(source, watched, self.player.publication, generated=form.generated, edit=edit)
 
     def _of_parked(self, table: dict[str, Any], *, healed: bool) -> Iterator[Suspect]:
         error, kinds = table["error"], self.player.kinds(table["id"])
@@ -113,7 +118,7 @@ class Look:
         elif error["retryPolicy"] == "TimedRetry" and self.world.form.resync and not SQL.search(error["solution"]):
             yield "d", f"{UNHEALED} {error['code']}", f"{table['name']}: {error['reason']}"
         elif not explained(error["code"], kinds, calm=table["name"] == "calm", form=self.world.form):
-            oracle = "c" if table["name"] == "calm" else "d"
+            oracle = "c" if table["name"] in ("calm", EDITED) else "d"
             yield oracle, error["code"], f"{table['name']}: {error['reason']} Its statements: {sorted(kinds)}"
 
     def _said(self, table: dict[str, Any]) -> str:

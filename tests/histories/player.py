@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
+from tests.histories.draw import OF_ROWS
 from tests.histories.history import BEGIN_HISTORY, PUBLICATION, Step, rendered
 from tests.rigs.database import Database
 
@@ -26,6 +27,12 @@ WITH RECURSIVE heirs(relid) AS (
 SELECT DISTINCT a.relid::int FROM (
     SELECT pg_partition_root(to_regclass(%s))::oid AS relid UNION SELECT relid FROM heirs) a
 WHERE a.relid IS NOT NULL
+"""
+
+_NUMBERS = b"""
+SELECT a.attrelid::int, a.attname, a.attnum::int FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND n.nspname LIKE %s AND a.attnum > 0 AND NOT a.attisdropped
 """
 
 
@@ -52,6 +59,8 @@ class Player:
     """That of the pipeline. The twin has none, and there a statement on it does nothing."""
     oids: dict[int, set[str]] = field(default_factory=dict)
     """The kinds of the statements that changed a table, by the table's OID at that time."""
+    numbers: dict[int, dict[str, set[int]]] = field(default_factory=dict)
+    """The attnums that had each column's name, by the table's OID."""
     kept_published: bool = False
     """True once the event trigger could not take a table out of the publication, which another session had locked."""
     _trouble: str = ""
@@ -83,7 +92,11 @@ class Player:
                 connection.execute(sql.encode())
         except psycopg.Error as error:
             return Outcome(error.sqlstate or "?", f"{error} {self._trouble}", time.monotonic() - begun)
-        return Outcome("", "", time.monotonic() - begun)
+        took = time.monotonic() - begun
+        if self.publication and step.kind not in OF_ROWS:
+            for oid, name, number in self._aside(connection, _NUMBERS, f"%{self.schema}%"):
+                self.numbers.setdefault(oid, {}).setdefault(name, set()).add(number)
+        return Outcome("", "", took)
 
     def tried(self, step: Step, *, together: bool) -> Outcome:
         """Run a step. If it fails, let its transaction be as if it had not been there."""

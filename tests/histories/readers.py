@@ -18,7 +18,7 @@ from pyiceberg.expressions import EqualTo, Reference
 from pyiceberg.expressions.literals import literal
 from pyiceberg.table import StaticTable
 from tests.histories.changelog import folded
-from tests.histories.expected import Watched
+from tests.histories.expected import Watched, as_held
 from tests.histories.stored import plain
 from tests.rigs.database import Database
 from tests.rigs.equality import only, open_lake_table, table_differences, without_rows_of_other_keys
@@ -161,6 +161,8 @@ def compare(
         found = folded(found, table.key)
     elif _MARK in found.column_names:
         found = found.filter(pc.is_null(found[_MARK])).drop_columns(_MARK)
+    if table.numbers:
+        found, table = as_held(source, found, table)
     found, table = plain(source, found, table, nulls=nulls)
     texts = [f.with_type(pa.string()) if pa.types.is_time(f.type) else f for f in found.schema]
     found = found.cast(pa.schema(texts))

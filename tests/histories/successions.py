@@ -40,10 +40,10 @@ def table_again(draw: Draw) -> Made:
     return table, ["; ".join(steps)] if draw.odds(0.7) else steps
 
 
-@statement("column again", 2)
+@statement("column again", 4)
 def column_again(draw: Draw) -> Made:
     """Add a column and write it, drop or rename it, and add another one of its name, together or in steps."""
-    table = draw.table(lambda t: t.kind == "r" and not t.parent and bool(t.key))
+    table = draw.table(lambda t: not t.parent and bool(t.key))
     name, alter = draw.new("c"), f"ALTER TABLE {table.sql}"
     dropped = draw.odds(0.2) and [c for c in table.others if c.type == "integer" and not c.generated]
     first = f"{alter} DROP COLUMN {quoted(draw.one(dropped).name)}, ADD COLUMN {name} int" if dropped else ""

@@ -50,11 +50,24 @@ _WORDS: Final = (
     "stored",
     "repartitioned",
     "filtered",
+    "edited",
+    "fixed",
 )
 FILTERED: Final = "filtered"
 """The name of the tables of which a part of the rows is replicated."""
 _FILTERS: Final = ("k1 % 3 <> 0", "k1 > 2", "true", "k1 % 3 = 1", "k1 < 0 OR k1 > 4")
 """The row filters of these tables, in turn."""
+EDITED: Final = "edited"
+"""The name of the tables whose TableSyncs change."""
+_EDITS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"mask": {"c1": {"method": "HMAC"}}, "exclude": ["c3"]},
+    {"mask": {"c2": {"method": "Truncate", "length": 3}, "k1": {"method": "HMAC"}}, "exclude": ["c1", "c5"]},
+    {"mask": {"c2": {"method": "Null"}, "c4": {"method": "Last", "length": 4}}},
+    {"mask": {"c1": {"method": "HMAC"}, "c3": {"method": "HMAC"}, "k1": {"method": "HMAC"}}},
+    {"exclude": ["c2"], "mask": {"c1": {"method": "Truncate", "length": 2}}},
+)
+"""The columns of these TableSyncs, in turn."""
 _PARTITIONS: Final = (
     "truncate(1000, i)", "truncate(7, b)", "bucket(4, i)", "bucket(3, t)", "truncate(2, t)", "truncate(100, n)",
     "month(d)", "hour(ts)", "day(ts)", "i", "t", "year(d)",
@@ -110,6 +123,10 @@ class Form:
     """True if each phase partitions the Iceberg tables in another way."""
     filtered: bool = False
     """True if each history has a table with a row filter, which changes while the engine is away."""
+    edited: bool = False
+    """True if each history has a table of which other columns are masked and left out in each phase."""
+    fixed: bool = False
+    """True if changes of columns are not propagated to the lake, DuckLake or Iceberg."""
 
     def __str__(self) -> str:
         words = [f"{self.destination}-{self.server}", "" if self.trigger else "notrigger"]
@@ -160,6 +177,11 @@ class World:
         """Return how a history's table is partitioned in the lake, empty if it has none."""
         return _transform(self.form, int(space[1:].split("_")[0]), self._turn) if self.form.partitioned else ""
 
+    @property
+    def edit(self) -> dict[str, Any]:
+        """The columns in the TableSyncs of the tables named edited, as they are now."""
+        return _EDITS[self._turn % len(_EDITS)]
+
     def change_settings(self) -> None:
         """Let the manifest partition each table in the next way, and take other rows."""
         self._turn += 1
@@ -170,7 +192,8 @@ class World:
         """Write the manifest with its TableSyncs, which the engine reads while it runs."""
         numbers = range(1, _SPACES)
         partitioned = [_partitioned(self.form, n, self._turn) for n in numbers if self.form.partitioned]
-        self.engine.write_manifest(*partitioned, *(_stored(n) for n in numbers if self.form.stored))
+        edited = [_table_sync(n, EDITED, {"columns": self.edit}) for n in numbers if self.form.edited]
+        self.engine.write_manifest(*partitioned, *edited, *(_stored(n) for n in numbers if self.form.stored))
 
     def start(self) -> None:
         """Start the engine, and wait until it answers."""
@@ -349,10 +372,11 @@ def world(on: EmbeddedPostgres, form: Form) -> Iterator[World]:
             **({"deletes": "Mark" if form.mark else "Ignore"} if form.mark or form.ignore else {}),
             **({"keyless": "Append"} if form.append else {}),
             **({"generatedColumns": "Replicate"} if form.generated else {}),
-            **({"maskKeySecretRef": {"name": "masks", "key": "hmac"}} if form.masks else {}),
+            **({"maskKeySecretRef": {"name": "masks", "key": "hmac"}} if form.masks or form.edited else {}),
         },
         "destination": made.reader.section,
         "freshnessSeconds": 1,
+        **({"onSchemaChange": "Ignore"} if form.fixed else {}),
     }
     made.engine.write_secret("masks", {"hmac": KEY})
     made.engine.write_manifest()

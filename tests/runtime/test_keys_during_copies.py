@@ -165,3 +165,21 @@ def test_the_mode_of_a_table_is_that_of_its_copy(replicated: Replicated, monkeyp
     replicated.pipeline.stop()
     replicated.start(**more)
     assert _mode(replicated) == "Changelog"
+
+
+@pytest.mark.parametrize(
+    ("key", "alter", "mode"),
+    [("", "ADD PRIMARY KEY (id)", "Changelog"), (" PRIMARY KEY", "DROP CONSTRAINT t_pkey", "Upsert")],
+)
+def test_a_staged_key_gives_a_table_no_other_mode(replicated: Replicated, key: str, alter: str, mode: str) -> None:
+    """After a restart a table has the mode of its last copy, though a version with another key cannot be applied."""
+    _create(replicated, key)
+    replicated.start(default_table=HELD)
+    assert _mode(replicated) == mode
+    replicated.db.execute(f"ALTER TABLE t {alter}", "INSERT INTO t VALUES (4, 'streamed')")
+    for _ in range(2):
+        assert replicated.pipeline is not None
+        parked = until(replicated.pipeline.progress, lambda p: any(t.phase == "Errored" for t in p.tables))
+        assert table(parked, "t").mode == mode
+        replicated.pipeline.stop()
+        replicated.start(wait=False, default_table=HELD)

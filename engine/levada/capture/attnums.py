@@ -41,7 +41,7 @@ class ChangedColumns(Protocol):
     """The catalog of the source, asked for columns that were changed lately."""
 
     def newer(self, table: TableId, xid: int) -> Collection[int]:
-        """Return the attnums, also of dropped columns, whose rows were written by ``xid`` or a later transaction."""
+        """Return the attnums, also of dropped columns, whose rows may have been written after ``xid`` was committed."""
 
 
 def identify_columns(

@@ -71,7 +71,7 @@ class TableResolver(SchemaResolver):
     Each version of a table keeps the excluded columns, the chosen types and the masks of the version before it, until
     `choose_columns` sets others.
     ``host`` receives what the stream shows of tables. ``marks`` has the marks that the pipeline writes.
-    ``append`` is the name of the second publication.
+    ``append`` is the name of the second publication, ``slot`` that of the slot whose stream it is.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class TableResolver(SchemaResolver):
         policy: OnUnrepresentable = OnUnrepresentable.ERROR,
         marks: ColumnMarks | None = None,
         append: str = "",
+        slot: str = "",
     ) -> None:
         self._store = store
         self._publication = publication
@@ -98,7 +99,7 @@ class TableResolver(SchemaResolver):
         self._left_out: set[TableId] = set()
         self._withdrawn: dict[tuple[TableId, Lsn], ErrorOf] = {}
         self._leaves: dict[tuple[TableId, SnapshotId, int], set[TableId]] = {}
-        self._catalog = SourceCatalog(connection, PublicationNames(publication, append))
+        self._catalog = SourceCatalog(connection, PublicationNames(publication, append), slot)
         self._announcements = Announcements(self._catalog)
         self.conversion: TextConversion | None = None
         """The conversion of the session's stream, if the database has another encoding than UTF8."""

@@ -19,9 +19,10 @@ from levada.values import TableId
 
 
 class SourceCatalog:
-    """Reads the catalog by one connection, which is opened on demand. Not thread-safe."""
+    """Reads the catalog by one connection, which is opened on demand. Not thread-safe. ``slot`` is the stream's."""
 
-    def __init__(self, source: PostgresConnection, publications: PublicationNames) -> None:
+    def __init__(self, source: PostgresConnection, publications: PublicationNames, slot: str) -> None:
+        self._slot = slot
         self._source = source
         self._publications = publications
         self._open = ExitStack()
@@ -48,8 +49,8 @@ class SourceCatalog:
             return None
 
     def newer(self, table: TableId, xid: int) -> Collection[int]:
-        """Return the attnums of a table that a transaction or a later one has changed, see `read_newer_columns`."""
-        return read_newer_columns(self.connected(), table, xid)
+        """Return the attnums of a table that may have been changed after a transaction, see `read_newer_columns`."""
+        return read_newer_columns(self.connected(), table, xid, self._slot)
 
     def as_streamed(self, description: TableDescription) -> TableDescription:
         """Return a definition with the generated columns that the publication streams now."""

@@ -130,7 +130,7 @@ class WalChangeCapture(ChangeCapture, CaptureProvisioning):
         self._stream = stream
         continuity = Continuity.FRESH if self._fresh else Continuity.RESUMED
         self._fresh = False
-        resolver = TableResolver(self._connection, MemoryStore(), self._publication, CaptureHost())
+        resolver = TableResolver(self._connection, MemoryStore(), self._publication, CaptureHost(), slot=self._slot)
         return BatchedStream(WalSource(stream, resolver), f"the stream of slot {self._slot}", continuity)
 
     def snapshot(self, tables: Sequence[QualifiedTable]) -> ChangeStream:

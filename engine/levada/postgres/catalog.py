@@ -328,16 +328,21 @@ def read_table_descriptions(
 
 
 @source_errors("reading the columns of a table")
-def read_newer_columns(conn: psycopg.Connection[Any], table: TableId, xid: int) -> frozenset[int]:
-    """Return the attnums whose rows in the catalog have the transaction ``xid`` or a later one, dropped ones included.
+def read_newer_columns(conn: psycopg.Connection[Any], table: TableId, xid: int, slot: str) -> frozenset[int]:
+    """Return the attnums whose rows in the catalog may have been written after transaction ``xid`` was committed.
 
-    PostgreSQL writes the row of a column again when it is renamed, retyped or dropped. IDs of transactions wrap.
+    Dropped columns are included. PostgreSQL writes the row of a column again when it is renamed, retyped or dropped. A
+    transaction that began before ``xid`` may alter the table after it. All below the slot's ``catalog_xmin`` had ended
+    before the position that the slot has confirmed, and ``xid`` is not confirmed. IDs of transactions wrap.
     """
     query = (
-        "SELECT attnum FROM pg_catalog.pg_attribute WHERE attrelid = %s AND attnum > 0"
-        " AND ((xmin::text::bigint - %s) & 4294967295) < 2147483648"
+        "SELECT a.attnum FROM pg_catalog.pg_attribute a"
+        " LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %(slot)s"
+        " CROSS JOIN LATERAL unnest(ARRAY[%(xid)s, s.catalog_xmin::text::bigint]) AS oldest"
+        " WHERE a.attrelid = %(table)s AND a.attnum > 0 AND ((a.xmin::text::bigint - oldest) & 4294967295) < 2147483648"
     )
-    return frozenset(int(attnum) for (attnum,) in conn.execute(query, [table, xid]))
+    found = conn.execute(query, {"slot": slot, "xid": xid, "table": int(table)})
+    return frozenset(int(attnum) for (attnum,) in found)
 
 
 @source_errors("reading the columns of a table")

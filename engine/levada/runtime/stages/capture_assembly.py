@@ -212,7 +212,10 @@ def assemble_worker(
     """Return the worker that stages the changes of the pipeline's slot."""
     policy = config.on_unrepresentable
     named = config.publication
-    resolver = TableResolver(config.source, store, named.name, host, policy=policy, marks=marks, append=named.append)
+    resolver = TableResolver(
+        config.source, store, named.name, host,
+        policy=policy, marks=marks, append=named.append, slot=config.slot.name,
+    )  # fmt: skip
     settings = CaptureSettings(
         config.source,
         config.slot.name,

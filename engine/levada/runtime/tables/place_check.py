@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from levada.destinations import TableMode
 from levada.errors import NeedsOperator
 from levada.runtime.tables.part import Part, SharedParts
@@ -12,6 +14,10 @@ from levada.runtime.tables.table_retries import TableRetries
 from levada.schema import ReplicatedTableSchema
 from levada.stores.phases import Errored, Init
 from levada.values import TableId
+
+
+def _subject(table: TableId) -> str:
+    return f"mode_{int(table)}"
 
 
 class PlaceCheck(Part):
@@ -54,11 +60,22 @@ class PlaceCheck(Part):
         return error is not None
 
     def add(self, record: TableRecord, schema: ReplicatedTableSchema | None) -> None:
-        """Set the place of a table that the pipeline begins with. ``schema`` is its newest schema version."""
+        """Set the place of a table that the pipeline begins with. ``schema`` is its newest schema version.
+
+        That may be a version which is only staged, and has another key than the table at the destination.
+        """
         record.place.misplaced = isinstance(record.phase, Errored) and record.phase.code in MISPLACED
         self._tables.places_changed = True
-        if schema is not None:
-            self.update_mode(record, schema)
+        stored = self._store.get_fingerprint(_subject(record.id))
+        if stored is not None:
+            record.place.mode, record.place.note = json.loads(stored)
+        elif schema is not None:
+            record.place.mode, record.place.note = self._mode(record, schema)
+
+    def forget(self, table: TableId) -> None:
+        """Forget the mode of a table that is no longer replicated."""
+        if self._store.get_fingerprint(_subject(table)) is not None:
+            self._store.delete_fingerprint(_subject(table))
 
     def places_changed(self) -> None:
         """Compare the places of all tables again before the next copy begins."""
@@ -71,11 +88,15 @@ class PlaceCheck(Part):
             self.places_changed()
 
     def update_mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> None:
-        """Update the table's mode, with a note if a table without a key is kept as a changelog."""
+        """Store the mode of a table that was copied with a schema. Only another copy gives it another one."""
+        record.place.mode, record.place.note = found = self._mode(record, schema)
+        self._store.store_fingerprint(_subject(record.id), json.dumps(found))
+
+    def _mode(self, record: TableRecord, schema: ReplicatedTableSchema) -> tuple[str, str]:
+        """Return the mode, with a note if a table without a key is kept as a changelog."""
         mode = self._destination.effective_mode(self._handled.settings(record).target(schema, self._config_ref.current))
-        record.place.mode = mode.value
         keyless = mode is TableMode.CHANGELOG and not schema.key and self._destination.capabilities.upsert
-        record.place.note = f"the table has no key (replica identity {schema.identity.value})" if keyless else ""
+        return mode.value, f"the table has no key (replica identity {schema.identity.value})" if keyless else ""
 
     def _name(self, record: TableRecord) -> str:
         return target_name(self._destination.target_name, record.name, self._handled.settings(record))

@@ -324,5 +324,6 @@ class TableMembership(Part):
         store_kept_copy(self._store, table, None)
         store_verification(self._store, table, VerificationRecord())
         keep_selected_name(self._store, table, None)
+        self._places.forget(table)
         self._positions.forget(table)
         self._shadows.forget(table)
