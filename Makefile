@@ -7,7 +7,7 @@ SETUP := .venv/.setup
 PYTEST_ARGS ?=
 # Most of a test is waiting for a process. tests/tiers.py says which tests share servers and sessions.
 SCOPES := --dist loadscope --no-loadscope-reorder
-PARALLEL := -n 6 $(SCOPES)
+PARALLEL := -n 8 $(SCOPES)
 # An API server and operators run beside these.
 BESIDE_CLUSTER := -n 4 $(SCOPES)
 NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install

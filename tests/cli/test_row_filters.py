@@ -120,3 +120,34 @@ def test_a_filter_of_an_external_publication(orders: Path, db: Database) -> None
     refused = on(orders, "check")
     assert refused.exit_code != Exit.OK
     assert "where needs a managed publication" in " ".join(refused.output.split())
+
+
+def test_long_values_that_an_update_does_not_send(manifest: Path, db: Database) -> None:
+    """The check warns of a table that an UPDATE enters without its long value, until the printed statement has run."""
+    db.execute(
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id int PRIMARY KEY, status text NOT NULL, n int, body text, UNIQUE (id, status))",
+        "ALTER TABLE orders ALTER body SET STORAGE EXTERNAL, REPLICA IDENTITY USING INDEX orders_id_status_key",
+        "INSERT INTO orders VALUES (1, 'draft', 1, 'short')",
+        "INSERT INTO items VALUES (1)",
+    )
+    write(manifest, db, "status <> 'draft'")
+    assert unsent_values(manifest) == []
+    db.execute("UPDATE orders SET body = repeat('long', 1000)")
+    [problem] = unsent_values(manifest)
+    assert "in body: an UPDATE" in problem["message"]
+    write(manifest, db, None)
+    assert unsent_values(manifest) == []
+    write(manifest, db, "status <> 'draft'")
+    db.execute(problem["hint"].partition(", for")[0])
+    assert unsent_values(manifest) == []
+    run(manifest)
+    db.execute("UPDATE orders SET status = 'paid'")
+    run(manifest)
+    assert db.query("SELECT length(body) FROM replica.orders") == [(4000,)]
+
+
+def unsent_values(manifest: Path) -> list[dict[str, Any]]:
+    """Return the warnings of the check about long values."""
+    problems = json.loads(on(manifest, "check", "-o", "json").stdout)["problems"]
+    return [problem for problem in problems if problem["code"] == "row_filter_unsent_values"]

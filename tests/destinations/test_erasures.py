@@ -245,3 +245,20 @@ def test_snapshots_of_ducklake_stay(ducklake: DuckLake, statement: str) -> None:
     again.startup()
     steps.apply(again, source, orders)
     assert ducklake.items() == {1: "item 1", 3: "later", 11: "again"}
+
+
+def test_the_servers_statistics_of_a_catalog(ducklake: DuckLake) -> None:
+    """The catalog's server has no bound of an erased row among its statistics. The reported command runs as printed."""
+    destination, source = ducklake.destination(), Source()
+    destination.startup()
+    orders = steps.copied(destination, source)
+    orders.insert(id=10, item=PERSON, note=None)
+    steps.apply(destination, source, orders)
+    ducklake.db.execute("ANALYZE")
+    stored = f"SELECT tablename FROM pg_stats WHERE pg_stats::text LIKE '%{PERSON}%'"
+    with ducklake.db.connect() as connection:
+        assert connection.execute(stored).fetchall(), "the search finds nothing, so the test shows nothing"  # type: ignore[call-overload]
+        erased = erase(destination, source.mark(0))
+        assert connection.execute(stored).fetchall() == []  # type: ignore[call-overload]
+        [command] = [place.until for place in erased.remaining if "VACUUM" in place.until]
+        connection.execute(command)  # type: ignore[call-overload]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, findings = [], list[str]()
     chosen = [p for p in PROJECTS if p.name in options.project]
     for number, project in enumerate(chosen):
+        try:
+            project.install()
+        except (OSError, subprocess.CalledProcessError) as error:
+            # The others are played all the same.
+            findings.append(f"{project.name} cannot be installed: {error}")
+            continue
         with server(project.server) as running:
             for destination in options.destination:
                 begun = time.monotonic()

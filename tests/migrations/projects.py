@@ -35,13 +35,15 @@ class Project:
     """Its module of some settings."""
     server: int = 18
     """The version of PostgreSQL that it is played on."""
+    python: str = sys.executable
+    """The command of a Python that it supports."""
 
     def install(self) -> Path:
         """Return the Python of the project's environment, which is made once."""
         folder = _FOLDER / self.name
         python, mark = folder / "bin" / "python", folder / "packages.json"
         if not mark.exists() or json.loads(mark.read_text()) != list(self.packages):
-            subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+            subprocess.run([self.python, "-m", "venv", "--clear", str(folder)], check=True)
             options = ["--quiet", "--disable-pip-version-check", "--no-compile"]
             subprocess.run([str(python), "-m", "pip", "install", *options, *self.packages], check=True)
             mark.write_text(json.dumps(self.packages))
@@ -111,7 +113,8 @@ PROJECTS: Final = (
     ),
     Project(
         "misago",
-        ("misago==0.39.6", _DRIVER),
+        # It requires a psycopg of its own.
+        ("misago==0.39.6",),
         (
             "misago",
             *(f"misago.{name}" for name in _MISAGO),
@@ -127,6 +130,6 @@ PROJECTS: Final = (
         # Debian's, because it needs the extension hstore.
         server=15,
     ),
-    Project("pretalx", ("pretalx==2026.2.1", _DRIVER), module="pretalx.settings"),
+    Project("pretalx", ("pretalx==2026.2.1", _DRIVER), module="pretalx.settings", python="python3.13"),
     Project("pretix", ("pretix==2026.8.0", _DRIVER), module="pretix.settings"),
 )

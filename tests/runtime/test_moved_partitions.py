@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 from tests.rigs.pipeline import table, wait_for
-from tests.runtime.partitioned import MONTHS, Partitioned, made
+from tests.runtime.partitioned import MONTHS, Partitioned, Rows, made
 
 from levada.apply.moves import MoveBatch
 from levada.errors import Transient
-from levada.runtime.config import RetryLimits
+from levada.runtime.config import RetryLimits, TableConfig
 from levada.segments.batch import EventBatch
-from levada.values import Durability, Lsn, Watermark
+from levada.values import Durability, Lsn, OnPartitionGone, Watermark
 
 __all__ = ["made"]
 
@@ -333,6 +333,16 @@ class Maintenance:
     def bounds(month: int) -> str:
         return f"FOR VALUES FROM ('2026-{month:02}-01') TO ('2026-{month + 1:02}-01')"
 
+    def tables(self) -> list[str]:
+        """Return statements that make the table with three partitions, and rows in each."""
+        return [
+            "CREATE TABLE t (id bigint, ts timestamptz, kind text, note text, PRIMARY KEY (id, ts))"
+            " PARTITION BY RANGE (ts)",
+            *(f"CREATE TABLE t_m{m} PARTITION OF t {self.bounds(m)}" for m in (1, 2, 3)),
+            "INSERT INTO t SELECT i, '2026-01-01'::timestamptz + i * interval '7 hours', 'a', 'n'"
+            " FROM generate_series(0, 300) i",
+        ]
+
     def writes(self) -> list[str]:
         """Return statements that insert, update, move and delete rows of attached partitions."""
         found = []
@@ -378,13 +388,7 @@ class Maintenance:
 def test_maintenance_of_partitions(made: Partitioned, seed: int) -> None:
     """After each statement the lake has the rows of the source, and only attached partitions were read."""
     maintenance = Maintenance(seed)
-    made.db.execute(
-        "CREATE TABLE t (id bigint, ts timestamptz, kind text, note text, PRIMARY KEY (id, ts))"
-        " PARTITION BY RANGE (ts)",
-        *(f"CREATE TABLE t_m{m} PARTITION OF t {maintenance.bounds(m)}" for m in (1, 2, 3)),  # type: ignore[arg-type]
-        "INSERT INTO t SELECT i, '2026-01-01'::timestamptz + i * interval '7 hours', 'a', 'n'"
-        " FROM generate_series(0, 300) i",
-    )
+    made.db.execute(*maintenance.tables())  # type: ignore[arg-type]
     made.start()
     attached = set[str]()
     for _ in range(6):
@@ -400,3 +404,29 @@ def test_maintenance_of_partitions(made: Partitioned, seed: int) -> None:
         made.settle()
     # Each of them may be empty, and then it is not read.
     assert made.read_leaves() <= attached
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 8))])
+def test_maintenance_of_kept_partitions(made: Partitioned, seed: int) -> None:
+    """With Keep, rows of a partition that goes stay as they were, until a row of the source has their key."""
+    maintenance = Maintenance(seed)
+    made.db.execute(*maintenance.tables())  # type: ignore[arg-type]
+    made.rig.change(default_table=TableConfig(on_partition_gone=OnPartitionGone.KEEP))
+    made.start()
+    kept: Rows = set()
+    for _ in range(6):
+        statements = maintenance.step()
+        with made.db.connect() as c:
+            if statements[0].startswith("VACUUM"):
+                c.execute(statements[0])  # type: ignore[arg-type]
+                statements = []
+            with c.transaction():
+                for statement in statements:
+                    before = made.source_in(c)
+                    c.execute(statement)  # type: ignore[arg-type]
+                    after = made.source_in(c)
+                    if re.search("DETACH|DROP|TRUNCATE", statement):
+                        kept |= before - after
+                    keys = {row[:2] for row in after}
+                    kept = {row for row in kept if row[:2] not in keys}
+        made.settle(kept)

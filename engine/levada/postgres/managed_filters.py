@@ -7,7 +7,8 @@ functions and operators that PostgreSQL brings. Nothing evaluates the text befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import psycopg
@@ -15,6 +16,7 @@ from psycopg import sql
 
 from levada.errors import LevadaError, NeedsOperator, Transient
 from levada.postgres.failures import source_errors
+from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import create_statement, lock_members, read_publication
 from levada.postgres.replica_identity import FILTERS, UNCOVERED
 from levada.postgres.streamed import leaves_of
@@ -41,6 +43,19 @@ JOIN pg_catalog.pg_class l ON l.oid = part.id AND l.relkind = 'r'
 CROSS JOIN LATERAL ({uncovered}) AS u(attname)
 WHERE p.pubname = %s ORDER BY 1
 """).format(leaves=leaves_of("r.prrelid"), uncovered=UNCOVERED)
+
+# An update of a primary key is rare. An index is chosen as the identity for a column that updates change.
+_UNSENT: Final = sql.SQL("""
+SELECT n.nspname, c.relname, pg_catalog.array_agg(DISTINCT a.attname::text ORDER BY a.attname::text)
+FROM pg_catalog.unnest(%s::bigint[]) AS t(id) JOIN pg_catalog.pg_class c ON c.oid = t.id
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL (SELECT c.oid UNION SELECT relid FROM {leaves} p) AS part(id)
+JOIN pg_catalog.pg_class l ON l.oid = part.id AND l.relkind = 'r' AND l.relreplident = 'i'
+JOIN pg_catalog.pg_index i ON i.indrelid = l.oid AND i.indisreplident AND NOT i.indisprimary
+JOIN pg_catalog.pg_attribute a ON a.attrelid = l.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attstorage <> 'p'
+ AND a.attnum <> ALL (i.indkey)
+WHERE pg_catalog.pg_relation_size(l.reltoastrelid) > 0 GROUP BY 1, 2 ORDER BY 1, 2
+""").format(leaves=leaves_of("c.oid"))
 
 
 @source_errors("reading the members of the publication")
@@ -116,6 +131,30 @@ def filter_problem(
     except LevadaError as error:
         return error
     return None
+
+
+@source_errors("looking for long values of filtered tables")
+def unsent_value_problems(
+    conn: psycopg.Connection[Any],
+    tables: Mapping[QualifiedTable, TableId],
+    excluded: Callable[[QualifiedTable], AbstractSet[str]],
+) -> Iterator[Problem]:
+    """Yield a warning for each filtered table that an UPDATE may enter without its long (TOASTed) values.
+
+    PostgreSQL sends an unchanged one only as a part of the identity. The table is copied again then.
+    """
+    for schema, table, columns in conn.execute(_UNSENT, [list(map(int, tables.values()))]).fetchall():
+        name = QualifiedTable(schema, table)
+        if unsent := sorted(set(columns) - excluded(name)):
+            full = sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(schema, table))
+            yield Problem(
+                Severity.WARNING,
+                "row_filter_unsent_values",
+                f"table {name} has where, and long values that its replica identity lacks, in {', '.join(unsent)}: an"
+                " UPDATE that makes where true and leaves such a value unchanged does not send it, so the table is"
+                " copied again (unknown_value)",
+                f"{full.as_string(None)}, for each partition too",
+            )
 
 
 def _set_filter(

@@ -21,7 +21,7 @@ from levada.postgres.failures import source_errors
 from levada.postgres.generated_columns import generated_problems
 from levada.postgres.identity_remedies import generated_columns, identity_remedies, publish_all_hint, upgrade_problems
 from levada.postgres.kept_sessions import SESSIONS
-from levada.postgres.managed_filters import filter_problem
+from levada.postgres.managed_filters import filter_problem, unsent_value_problems
 from levada.postgres.problems import Problem, Severity
 from levada.postgres.publications import (
     CoverageReport,
@@ -227,7 +227,7 @@ def _problems(conn: psycopg.Connection[Any], request: PreflightRequest) -> Itera
         if report.unidentified or filtered:
             report = inspect_coverage(conn, request.publication, wanted.difference(filtered), listed=True)
         wanted = wanted | appended
-        yield from _filter_problems(conn, filtered, request.publication, streamed)
+        yield from _filter_problems(conn, filtered, request, streamed)
         yield from _coverage_problems(report, publication, request)
     yield from unmatched_names(conn, request.named, [*possible, *streamed], request.selects)
     if not wanted and (request.managed or publication is not None):
@@ -439,14 +439,16 @@ def _coverage_problems(
 def _filter_problems(
     conn: psycopg.Connection[Any],
     filtered: Mapping[QualifiedTable, str],
-    publication: str,
+    request: PreflightRequest,
     streamed: AbstractSet[QualifiedTable],
 ) -> Iterator[Problem]:
-    for name, id_ in read_table_ids(conn, filtered).items():
-        error = filter_problem(conn, publication, (id_, name), filtered[name])
+    ids = read_table_ids(conn, filtered)
+    for name, id_ in ids.items():
+        error = filter_problem(conn, request.publication, (id_, name), filtered[name])
         # The filter of a streamed table may be in place, where this role may no longer change it.
         if error is not None and (error.code == codes.ROW_FILTER_REFUSED or name not in streamed):
             yield Problem(Severity.ERROR, error.code, error.message, error.hint, spares_others=True)
+    yield from unsent_value_problems(conn, ids, lambda table: request.choice(table).excluded)
 
 
 def _table_problems(

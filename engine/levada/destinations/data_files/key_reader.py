@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from levada.destinations.data_files.layout import FileLayout, field_id
 from levada.destinations.data_files.live_files import READERS, LiveFile, Positions
-from levada.destinations.data_files.source_types import as_source
+from levada.destinations.data_files.source_types import as_source, as_stored
 from levada.destinations.data_files.storage import Storage
 from levada.destinations.key_index.index import KeyIndex
 from levada.destinations.keys import KeyEncoder, Keys
@@ -28,6 +28,8 @@ class KeyReader:
     fields: tuple[pa.Field, ...]
     """The key columns in the data files, in key order."""
     seed: bytes
+    missing: Mapping[int, pa.Array]
+    """The key of rows in files that lack a key column, by its field ID, as arrays of one value in the file's type."""
 
     @classmethod
     def of(cls, schema: ReplicatedTableSchema, layout: FileLayout, seed: bytes) -> KeyReader:
@@ -43,13 +45,12 @@ class KeyReader:
                 f"{schema.name}: a column of the key is not in the table at the destination",
                 hint=resync_hint(schema),
             )
-        if any(field_id(f) in layout.missing for f in found):
-            raise NeedsOperator(
-                "schema_change_unsupported",
-                f"{schema.name}: a column with a default was added to the table, and now belongs to its key",
-                hint=resync_hint(schema),
-            )
-        return cls(schema, tuple(found), seed)
+        missing = {
+            number: as_stored(layout.missing[number], f.type)
+            for f in found
+            if (number := field_id(f)) is not None and number in layout.missing
+        }
+        return cls(schema, tuple(found), seed, missing)
 
     def encode(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> Keys:
         """Return the keys of rows. ``columns`` are the key columns of the data files, in key order."""
@@ -60,7 +61,10 @@ class KeyReader:
 
     def file_keys(self, storage: Storage, file: LiveFile) -> list[tuple[Keys, Positions]]:
         """Return the keys of a data file's rows with their positions, in blocks."""
-        return [(self._without_null(rows), positions) for rows, positions in file.read(storage, self.fields)]
+        return [
+            (self._without_null(rows), positions)
+            for rows, positions in file.read(storage, self.fields, missing=self.missing)
+        ]
 
     def _without_null(self, rows: pa.RecordBatch) -> Keys:
         """Return the keys of rows. A column that was no key when they were written may have NULL."""

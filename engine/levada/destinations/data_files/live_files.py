@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -15,10 +16,12 @@ import pyarrow.parquet as pq
 
 from levada.destinations.data_files.layout import field_id, names_by_id
 from levada.destinations.data_files.storage import FileSource, table_file
+from levada.schema.types import repeated
 
 READERS: Final = 4
 """Threads that read files. Reads from an object store spend most of their time waiting."""
 BATCH_ROWS: Final = 131_072
+_NULL: Final[Mapping[int, pa.Array]] = MappingProxyType({})
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,13 +50,15 @@ class LiveFile:
         fields: Sequence[pa.Field],
         batch_rows: int = BATCH_ROWS,
         groups: Collection[int] | None = None,
+        missing: Mapping[int, pa.Array] = _NULL,
     ) -> Iterator[tuple[pa.RecordBatch, Positions]]:
         """Yield the columns of the remaining rows, with the rows' positions. Names are those of ``fields``.
 
         ``groups`` are the row groups that are read, None for all.
 
-        A column that is not in the file is NULL, because it was added to the table later. The rows of a batch are in
-        one row group, whose size has a bound: a small file may have very large values, if they are alike.
+        A column that is not in the file was added to the table later. It has its value of ``missing``, by field ID, and
+        without one NULL. The rows of a batch are in one row group, whose size has a bound: a small file may have very
+        large values, if they are alike.
         """
         with open_parquet(storage, self.path) as file, table_file(storage, self.path):
             by_id = names_by_id(file)
@@ -69,7 +74,7 @@ class LiveFile:
                     positions = self._kept(first, first + batch.num_rows)
                     first += batch.num_rows  # the position within the row group
                     arrays = [
-                        pa.nulls(batch.num_rows, f.type) if name is None else batch.column(name)
+                        _absent(f, missing, batch.num_rows) if name is None else batch.column(name)
                         for f, name in zip(fields, inside, strict=True)
                     ]
                     rows = pa.RecordBatch.from_arrays(arrays, names=[f.name for f in fields])
@@ -82,6 +87,11 @@ class LiveFile:
         low, high = np.searchsorted(self.deleted, [begin, end])
         kept[self.deleted[low:high] - begin] = False
         return np.flatnonzero(kept) + begin
+
+
+def _absent(column: pa.Field, missing: Mapping[int, pa.Array], rows: int) -> pa.Array:
+    value = missing.get(-1 if (number := field_id(column)) is None else number)
+    return pa.nulls(rows, column.type) if value is None else repeated(value, rows)
 
 
 def without_deletes(path: str) -> LiveFile:

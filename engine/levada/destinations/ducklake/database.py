@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Final
 
@@ -15,6 +15,8 @@ from levada.postgres.connection import TRANSACTION_TIMEOUT_VERSION, PostgresConn
 from levada.postgres.failures import source_error
 from levada.postgres.idle_connections import IdleConnections
 from levada.postgres.silence import WatchedConnection
+from levada.postgres.vacuum import vacuum
+from levada.values import QualifiedTable
 
 _DENIED: Final = frozenset(
     {
@@ -115,6 +117,10 @@ class CatalogDatabase:
                     ) from error
                 raise
             self._idle.put_back(connection)
+
+    def vacuum(self, tables: Sequence[str]) -> None:
+        """Remove dead rows of the catalog's tables, and compute their statistics again, if the role may."""
+        vacuum(self._server, [QualifiedTable(self.schema, table) for table in tables])
 
     def close(self) -> None:
         """Close the idle connections."""

@@ -4,7 +4,8 @@ A snapshot of DuckLake is one of all tables of the catalog, so none expires for 
 has the rows, or had them at any snapshot, is written again without them and takes the place of the former one in the
 catalog. Its delete files name positions, so they are written again too. All snapshots stay, without the rows.
 
-One transaction changes the catalog. Afterwards the former files are removed. A process that is killed before leaves
+One transaction changes the catalog. Afterwards the former files are removed, and the catalog's tables that had bounds
+of the rows are vacuumed. A process that is killed before leaves
 files that the catalog does not list, which the next erasure of the same keys finds.
 """
 
@@ -42,14 +43,14 @@ from levada.destinations.fenced import require_epoch
 from levada.errors import LevadaError
 from levada.postgres.silence import WatchedConnection
 from levada.schema import ReplicatedTableSchema
-from levada.values import Watermark
+from levada.values import QualifiedTable, Watermark
 
 _log = logging.getLogger(__name__)
 
 _REMOVED: Final = "ducklake_delete_orphaned_files removes them"
-_DEAD_ROWS: Final = Remaining(
-    "dead rows, WAL and backups of the catalog's database, which may have bounds of values",
-    "VACUUM of the catalog's tables, and the end of that WAL and these backups",
+_WITH_BOUNDS: Final = ("ducklake_file_column_stats", "ducklake_file_variant_stats", "ducklake_table_column_stats")
+_BACKUPS: Final = Remaining(
+    "the WAL, standbys and backups of the catalog's server, which may have bounds of values", "they are removed there"
 )
 
 
@@ -88,7 +89,7 @@ def erase(
     live = [f for f in history if f.live and f.id in mine]
     rows = sum(len(np.setdiff1d(mine[f.id], _deleted(catalog, storage, f))) for f in live)
     erased = Erased(rows, len(live), len(mine) - len(live), (), len(left_files.found))
-    remaining = [*([_DEAD_ROWS] if mine else []), *left_files.remaining(_REMOVED)]
+    remaining = [*_places(catalog), *left_files.remaining(_REMOVED)]
     if dropped:
         where = f"{dropped} files of tables that were dropped and had this table's name"
         remaining.append(Remaining(where, "their snapshots expire, and ducklake_cleanup_old_files removes them"))
@@ -98,8 +99,18 @@ def erase(
         _replace(catalog, storage, row, intact, [f for f in history if f.id in mine], mine, epoch)
     for path in left_files.found:
         storage.delete(path)
+    # Also after a deletion by an earlier call.
+    catalog.database.vacuum(_WITH_BOUNDS)
     _log.info("%s: erased %d rows from %d files", intact.table.name, rows, len(mine))
     return erased.also(remaining)
+
+
+def _places(catalog: Catalog) -> list[Remaining]:
+    """Return what may still have bounds at the catalog's server. VACUUM overwrites no bytes in a page's free space."""
+    schema = catalog.database.schema
+    names = ", ".join(QualifiedTable(schema, table).sql for table in _WITH_BOUNDS)
+    where = f"the free space in pages of the catalog {schema}, and its dead rows and statistics if it was not vacuumed"
+    return [Remaining(where, f"VACUUM (FULL, ANALYZE) {names}"), _BACKUPS]
 
 
 def _deleted(catalog: Catalog, storage: FileSystemStorage, file: FormerFile) -> Positions:

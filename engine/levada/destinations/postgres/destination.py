@@ -26,7 +26,7 @@ from levada.destinations.postgres.apply import apply_table, evolve, write_change
 from levada.destinations.postgres.claims import Claims, require_create
 from levada.destinations.postgres.columns import Layout
 from levada.destinations.postgres.connections import DEFER, Connections, patiently, server_of
-from levada.destinations.postgres.erasing import delete_rows, places, vacuum
+from levada.destinations.postgres.erasing import delete_rows, places
 from levada.destinations.postgres.fixed_table import PostgresVersion, ReadState, Shown
 from levada.destinations.postgres.group import PostgresGroup
 from levada.destinations.postgres.intact import check_intact, read_storage, require_present
@@ -42,6 +42,7 @@ from levada.destinations.verification import FixedTable, Repair
 from levada.errors import LevadaError
 from levada.postgres.connection import PostgresConnection
 from levada.postgres.silence import WatchedConnection
+from levada.postgres.vacuum import vacuum
 from levada.schema import ReplicatedTableSchema, TableTarget
 from levada.schema.partitions import Region
 from levada.segments.batch import EventBatch, TableEvents
@@ -382,7 +383,7 @@ class PostgresDestination(FencedDestination[_Table]):
             self._state.save(connection, row, replace(row, epoch=mark.epoch))
         if not wanted.dry_run:
             # Also after a deletion by an earlier call, or by the stream.
-            vacuum(self._server, row.place)
+            vacuum(self._server, [row.place])
         return erased.also(places(row.place))
 
     def _compared_schema(self, table: TableId, changes: TableEvents) -> ReplicatedTableSchema:

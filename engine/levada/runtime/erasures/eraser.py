@@ -235,6 +235,7 @@ def _elsewhere(lsn: Lsn, at_source: int) -> list[Remaining]:
     """Return the places outside of the destination that may have values of the rows."""
     found = [
         Remaining(f"the WAL of the source below {lsn}", "the server recycles it, after the slot has confirmed it"),
+        Remaining("staged rows of transactions that are open at the source", "these transactions end"),
         Remaining("backups, standbys and archived WAL of the source"),
         Remaining(
             "former versions of objects, snapshots and backups of the storage of the lake and of the staging area"
