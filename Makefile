@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 SCOPES := --dist loadscope --no-loadscope-reorder
 PARALLEL := -n 8 $(SCOPES)
 # An API server and operators run beside these.
-BESIDE_CLUSTER := -n 4 $(SCOPES)
+BESIDE_CLUSTER := -n 8 $(SCOPES)
 NO_CLUSTER := tests --ignore=tests/cluster --ignore=tests/install
 
 # Each start of a Python would compile Levada again.

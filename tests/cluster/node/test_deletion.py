@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.cluster.kubectl import PATIENCE, Kubectl, eventually
 from tests.cluster.node.place import Place
 from tests.cluster.node.replica import REPLICA, replica
 
 
+@pytest.mark.nightly
 def test_deletion_ends_without_the_source(place: Place) -> None:
     """PostgreSQL is down: the Pipeline goes when time is over, and an Event names the slot and the SQL."""
     place.execute(f"CREATE DATABASE {REPLICA}")
@@ -35,6 +37,7 @@ def test_namespace_goes(place: Place, cluster: Kubectl) -> None:
     assert not {"CleanupAbandoned", "RefusedByCluster"} & reasons()
 
 
+@pytest.mark.nightly
 def test_namespace_goes_without_a_driver(place: Place, cluster: Kubectl) -> None:
     """The slot of a suspended Pipeline stays, and the Event at the namespace has the SQL."""
     place.execute(f"CREATE DATABASE {REPLICA}")

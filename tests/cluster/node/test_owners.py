@@ -47,6 +47,7 @@ def trouble(other: Kubectl) -> Callable[[], str]:
     return message
 
 
+@pytest.mark.nightly
 def test_same_name_in_two_namespaces(place: Place, second: Kubectl) -> None:
     """The second is refused with the UID of the first, whose name is another tenant's.
 
