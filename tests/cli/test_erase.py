@@ -121,6 +121,7 @@ def test_one_erasure_at_a_time() -> None:
     assert unknown.status == 404
 
 
+@pytest.mark.nightly
 def test_a_table_that_is_not_ready(manifest: Path, db: Database) -> None:
     """Nothing is erased from a table that is suspended or errored, because it has not applied every change."""
     db.execute(

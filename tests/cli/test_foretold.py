@@ -59,6 +59,7 @@ def park(db: Database, name: str, phase: Errored) -> None:
     store.close()
 
 
+@pytest.mark.nightly
 def test_names_that_match_nothing(manifest: Path, db: Database) -> None:
     """Each is a warning of check, of plan and in the log of a run. What exists but is not replicated is excluded."""
     db.execute(

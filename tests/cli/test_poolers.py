@@ -40,6 +40,7 @@ def test_a_pooler_in_front_of_the_source_or_the_store(db: Database, manifest: Pa
             assert f"set {field} to the address of" in " ".join(found.output.split())
 
 
+@pytest.mark.nightly
 def test_a_pooler_in_front_of_the_destination(db: Database, manifest: Path) -> None:
     """A PostgreSQL destination works in transaction mode with PgBouncer's defaults, on two sessions."""
     db.execute("INSERT INTO orders SELECT generate_series(1, 100)")

@@ -167,7 +167,7 @@ def test_a_table_without_rows(hadoop: Lake) -> None:
     assert items(hadoop) == {3: "again"}
 
 
-@pytest.mark.sampled
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("late_at", "other"),
     [

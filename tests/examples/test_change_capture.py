@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cluster.kubectl import eventually
 from tests.rigs.database import Database
 from tests.rigs.waiting import LIMIT_S
@@ -50,6 +51,7 @@ def stock(path: Path) -> dict[str, int]:
     return rows
 
 
+@pytest.mark.nightly
 def test_every_change_is_in_the_file_also_after_a_kill(db: Database, tmp_path: Path) -> None:
     """The file has the rows, then each change, including those made while no process ran.
 

@@ -80,6 +80,7 @@ def test_custom_store(tmp_path: Path, shop: Database) -> None:
     run_page(EXAMPLES / "custom-store" / "README.md", tmp_path, {})
 
 
+@pytest.mark.nightly
 def test_run_engine(shop: Database, tmp_path: Path) -> None:
     """Each phase of the tables is printed, until they have caught up."""
     assert "shop: 2 tables have caught up" in follow("run-engine", tmp_path)

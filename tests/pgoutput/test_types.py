@@ -309,7 +309,7 @@ def _prepare(conn: psycopg.Connection[Any], sql: str) -> None:
 
 
 @settings(
-    max_examples=8,
+    max_examples=6,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 @given(data=st.data())

@@ -41,6 +41,7 @@ def writes(rig: Rig, storage: Counting) -> int:
     return storage.writes
 
 
+@pytest.mark.nightly
 def test_the_writes_of_a_copy_do_not_grow_with_the_tables(counting: tuple[Rig, Counting], db: Database) -> None:
     """Each of 60 further tables has as many as each of the first 10, and a start with 70 tables has a few for all."""
     db.execute(*(f"CREATE TABLE t_{n} (id int PRIMARY KEY)" for n in range(10)))  # type: ignore[arg-type]  # numbers of the test

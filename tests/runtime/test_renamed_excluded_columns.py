@@ -40,6 +40,7 @@ def begin(rig: Rig) -> None:
     rig.db.execute("DROP EVENT TRIGGER levada_ddl CASCADE")
 
 
+@pytest.mark.nightly
 def test_a_resync_after_the_rename_is_refused(rig: Rig, db: Database, caplog: pytest.LogCaptureFixture) -> None:
     """The table of the last copy stays. Other names in the manifest make a copy, without the column or with it."""
     begin(rig)

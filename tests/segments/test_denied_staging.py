@@ -37,6 +37,7 @@ def without_privileges(folder: Path) -> Iterator[None]:
         folder.chmod(0o700)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("call", CALLS)
 def test_a_folder_of_another_user(tmp_path: Path, call: str) -> None:
     """Each operation names itself and the folder. The hint is what the process needs."""

@@ -38,6 +38,7 @@ def test_the_schema_of_the_history_is_up_to_date() -> None:
     check(History().to_json(), history_schema())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_documents_have_the_form_of_the_schema(name: str) -> None:
     """Every key of a document is in the schema, every key of the schema is in the document, and all types are right."""

@@ -52,6 +52,7 @@ def verified(table: QualifiedTable, equal: bool) -> Callable[[Progress], bool]:
     return is_verified
 
 
+@pytest.mark.nightly
 def test_the_schedule_finds_a_difference_and_its_end(shop: Shop) -> None:
     """Each table is compared again and again. The table that differs is not Ready until it was copied again."""
     prepare(shop, verify=VerifyConfig(every_s=2.0))
