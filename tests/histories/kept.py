@@ -156,6 +156,20 @@ def _together(kind: str, *statements: str) -> History:
 _WRITTEN: Final = ("ALTER TABLE {s}.t1 ADD COLUMN z int", "UPDATE {s}.t1 SET z = 1 WHERE k1 = 1")
 _LATER: Final = ("update", "UPDATE {s}.t1 SET c1 = 'later' WHERE k1 = 2", _TABLE)
 
+
+def _altered_later(before: tuple[str, ...], statements: str) -> History:
+    """Return a history in which a transaction that began before the rows' one alters the table after it."""
+    return _history(
+        (("create table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY, a text, b int)", ""), _ROWS),
+        (
+            *(("begin", sql, "", 1) for sql in ("BEGIN", "SELECT pg_current_xact_id()")),
+            *(("column again", sql, _TABLE) for sql in before),
+            ("column again", statements, _TABLE, 1),
+            ("commit", "COMMIT", "", 1),
+        ),
+    )
+
+
 RETURNING: Final = (
     # A partition has other rows when it returns.
     _together(
@@ -206,22 +220,8 @@ RETURNING: Final = (
         )
     ),
     # The transaction that changes the columns has a lower number than that of the rows from before it.
-    *(
-        _history(
-            (("create table", "CREATE TABLE {s}.t1 (k1 int PRIMARY KEY, a text, b int)", ""), _ROWS),
-            (
-                *(("begin", sql, "", 1) for sql in ("BEGIN", "SELECT pg_current_xact_id()")),
-                *(("column again", sql, _TABLE) for sql in before),
-                ("column again", statements, _TABLE, 1),
-                ("commit", "COMMIT", "", 1),
-            ),
-        )
-        for before, statements in (
-            (_WRITTEN, "ALTER TABLE {s}.t1 DROP COLUMN z; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
-            (_WRITTEN, "ALTER TABLE {s}.t1 RENAME COLUMN z TO y; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
-            ((*_WRITTEN, "ALTER TABLE {s}.t1 DROP COLUMN z"), "ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
-        )
-    ),
+    _altered_later(_WRITTEN, "ALTER TABLE {s}.t1 DROP COLUMN z; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
+    _altered_later(_WRITTEN, "ALTER TABLE {s}.t1 RENAME COLUMN z TO y; ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
     # Rows that no key keeps apart are written while a table has none.
     _history(
         (_KEYED, _ROWS, ("replica identity", "ALTER TABLE {s}.t1 REPLICA IDENTITY FULL", _TABLE)),
@@ -236,3 +236,8 @@ RETURNING: Final = (
     ),
 )
 """Histories in which a partition, a key or a column leaves its table for a moment, without the event trigger."""
+
+DROPPED_BEFORE: Final = (
+    _altered_later((*_WRITTEN, "ALTER TABLE {s}.t1 DROP COLUMN z"), "ALTER TABLE {s}.t1 ADD COLUMN z int DEFAULT 7"),
+)
+"""A history after which, in about one of ten runs, a table at PostgreSQL is parked as `foreign_schema_change`."""

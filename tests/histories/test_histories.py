@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 from tests.histories.batch import Batch
 from tests.histories.findings import Plan
-from tests.histories.kept import KEPT, RETURNING
+from tests.histories.history import History
+from tests.histories.kept import DROPPED_BEFORE, KEPT, RETURNING
 from tests.histories.world import Form, world
 from tests.rigs.database import StartPostgres
 
@@ -22,12 +24,15 @@ def test_no_oracle_refutes_a_history(start_postgres: StartPostgres, own_process:
     assert not found, "\n\n".join(map(str, found))
 
 
-def test_partitions_and_keys_return_without_the_event_trigger(start_postgres: StartPostgres, own_process: None) -> None:
+@pytest.mark.parametrize("kept", [RETURNING, pytest.param(DROPPED_BEFORE, marks=pytest.mark.nightly)])
+def test_partitions_and_keys_return_without_the_event_trigger(
+    start_postgres: StartPostgres, own_process: None, kept: tuple[History, ...]
+) -> None:
     """A table is equal after partitions, its key or a column left it for a moment, also if only two looks show that."""
     with start_postgres() as server:
         form = Form(server=_major_version(server.uri()), destination="postgres", trigger=False, resync=True)
         with world(server, form) as made:
-            found = Batch(made, Plan(("settled",))).play(RETURNING)
+            found = Batch(made, Plan(("settled",))).play(kept)
     assert not found, "\n\n".join(map(str, found))
 
 
